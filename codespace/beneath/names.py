@@ -1,0 +1,122 @@
+"""Names below a root: which a caller may say, and which exist for no caller.
+
+Nothing here touches the disk.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import unicodedata
+from collections.abc import Sequence
+from typing import Final
+
+from codespace.errors import Refusal
+
+_PATH_BYTES: Final = 4095  # PATH_MAX without its NUL
+
+
+def clean(path: str) -> str:
+    """Return `path` normalised by its letters alone: no `.`, no `..`, no doubled or trailing slash.
+
+    Args:
+        path: What a caller said. `` and `.` are the root.
+    Returns: A relative path, or `.` for the root.
+    Raises: Refusal PATH_ESCAPE for an absolute path or one that leads above the root; INVALID_ARGUMENT
+        for NUL and other control characters, for what is not Unicode text, and for an overlong path.
+    """
+    if not showable(path):
+        raise Refusal("INVALID_ARGUMENT", "The path has a control character or is not Unicode text. Nothing was done.")
+    if path.startswith("/"):
+        raise Refusal("PATH_ESCAPE", f"{path} is absolute. Nothing was done.")
+    if len(path) * 4 > _PATH_BYTES and len(path.encode()) > _PATH_BYTES:
+        raise Refusal("INVALID_ARGUMENT", f"The path is longer than {_PATH_BYTES} bytes. Nothing was done.")
+    kept: list[str] = []
+    for component in path.split("/"):
+        if component in ("", "."):
+            continue
+        if component != "..":
+            kept.append(component)
+        elif kept:
+            kept.pop()
+        else:
+            raise Refusal("PATH_ESCAPE", f"{path} leads out of the workspace. Nothing was done.")
+    return "/".join(kept) or "."
+
+
+def showable(name: str) -> bool:
+    """Return whether `name` can be sent to a caller and said by one: Unicode without control characters."""
+    if name.isprintable():
+        return True
+    return not any(unicodedata.category(character) in ("Cc", "Cs") for character in name)
+
+
+class Hidden:
+    """Globs of what exists for no caller, read as .gitignore reads them.
+
+    `*` and `?` stay within a name, `**` crosses names, a glob without a slash matches at any depth,
+    and what matches a directory covers everything below it.
+    """
+
+    def __init__(self, globs: Sequence[str]) -> None:
+        self.globs = tuple(globs)
+        self._exact = _compiled(self.globs)
+        self._folded = _compiled(tuple(fold(glob) for glob in globs))
+
+    def __bool__(self) -> bool:
+        return bool(self.globs)
+
+    def covers(self, path: str) -> bool:
+        """Return whether `path`, or a directory above it, matches by its exact letters."""
+        return self._exact.match(path) is not None
+
+    def covers_folded(self, path: str) -> bool:
+        """Return whether `path` would match on a filesystem that ignores letter case."""
+        return self._folded.match(fold(path)) is not None
+
+
+def fold(name: str) -> str:
+    """Return `name` as a case-folding filesystem compares it: decomposed, folded, without ignorable characters."""
+    if name.isascii():
+        return name.lower()
+    folded = unicodedata.normalize("NFD", unicodedata.normalize("NFD", name).casefold())
+    return "".join(character for character in folded if unicodedata.category(character) != "Cf")
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(globs: tuple[str, ...]) -> re.Pattern[str]:
+    if not globs:
+        return re.compile(r"(?!)")
+    return re.compile(f"(?:{'|'.join(map(_expression, globs))})(?:/.*)?\\Z", re.DOTALL)
+
+
+def _expression(glob: str) -> str:
+    """Translate one glob of the .gitignore kind into a regular expression for the whole path."""
+    body = glob.rstrip("/")
+    anchored = "/" in body
+    body = body.removeprefix("/")
+    parts: list[str] = [] if anchored else ["(?:.*/)?"]
+    position = 0
+    while position < len(body):
+        part, position = _token(body, position)
+        parts.append(part)
+    return "".join(parts)
+
+
+def _token(body: str, position: int) -> tuple[str, int]:
+    if body.startswith("**/", position):
+        return "(?:.*/)?", position + 3
+    if body.startswith("**", position):
+        return ".*", position + 2
+    character = body[position]
+    if character == "*":
+        return "[^/]*", position + 1
+    if character == "?":
+        return "[^/]", position + 1
+    if character == "[" and (end := body.find("]", position + 2)) > 0:
+        inside = body[position + 1 : end].replace("\\", "\\\\").replace("[", "\\[")
+        inside = "^" + inside[1:] if inside[0] in "!^" else inside
+        return f"(?!/)[{inside}]", end + 1
+    if character == "\\" and position + 1 < len(body):
+        return re.escape(body[position + 1]), position + 2
+    return re.escape(character), position + 1

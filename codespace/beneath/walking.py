@@ -1,0 +1,73 @@
+"""A walk over everything below a directory, each directory reached anew from the root.
+
+Reaching anew costs a few microseconds and keeps one descriptor open at a time, so that depth and
+swaps of directories for links are no concern.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["file", "directory", "link", "special"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One name below the root. `path` is decoded with surrogateescape where it is no Unicode text."""
+
+    path: str
+    kind: Kind
+
+
+class Walk:
+    """An iteration over `Entry`.
+
+    Args:
+        start: A cleaned path.
+        listing: Opens a directory for listing, or raises OSError.
+        hidden: Whether a path exists for nobody.
+    """
+
+    def __init__(self, start: str, listing: Callable[[str], int], hidden: Callable[[str], bool]) -> None:
+        self.unreadable = 0
+        """Directories that could not be listed: mounts, permissions, removed meanwhile, too deep to name."""
+        self._start = start
+        self._listing = listing
+        self._hidden = hidden
+
+    def __iter__(self) -> Iterator[Entry]:
+        left = [] if self._hidden(self._start) else [self._start]
+        while left:
+            directory = left.pop()
+            entries = self._entries(directory)
+            yield from entries
+            left.extend(entry.path for entry in reversed(entries) if entry.kind == "directory")
+
+    def _entries(self, directory: str) -> list[Entry]:
+        prefix = "" if directory == "." else directory + "/"
+        found: list[Entry] = []
+        try:
+            descriptor = self._listing(directory)
+        except OSError:
+            self.unreadable += 1
+            return found
+        try:
+            with os.scandir(descriptor) as names:
+                found.extend(Entry(prefix + name.name, _kind(name)) for name in names)
+        except OSError:
+            self.unreadable += 1
+        finally:
+            os.close(descriptor)
+        found.sort(key=lambda entry: entry.path)
+        return [entry for entry in found if not self._hidden(entry.path)]
+
+
+def _kind(name: os.DirEntry[str]) -> Kind:
+    if name.is_symlink():
+        return "link"
+    if name.is_dir(follow_symlinks=False):
+        return "directory"
+    return "file" if name.is_file(follow_symlinks=False) else "special"
