@@ -9,10 +9,22 @@ RECORD_SECONDS: Final = 10.0
 # Longest wait for one recorded step; SQLite's own busy timeout ends well before it.
 STORE_BUSY_SECONDS: Final = 5.0
 # How long SQLite waits for another daemon's write; a write takes milliseconds.
+STORE_WAIT_SECONDS: Final = 7.0
+# Longest life of one store call, waiting in line included; what is not committed by then is rolled back.
+STORE_GRACE_SECONDS: Final = 2.0
+# For a commit that had begun by then, which cannot be stopped; RECORD_SECONDS is longer than both together.
+LOOK_SECONDS: Final = 2.0
+# For reading back what is recorded after a write of unknown outcome.
+AUDIT_PROBLEMS: Final = 20
+# `audit verify` names so many faults and counts the rest; a person needs the first ones.
+LIST_ROWS: Final = 1000
+# Most operations of one listing; far over what a person reads.
 
 # --- requests ---
 PATCH_WAIT_SECONDS: Final = 2.0
 # How long a patch waits behind another patch before WORKSPACE_BUSY.
+LOCK_RETRY_SECONDS: Final = 0.02
+# Between two looks at a root that another daemon has locked; a patch takes a few milliseconds.
 WAIT_SECONDS_MAXIMUM: Final = 50.0
 # Clients cut calls at about 60 s; a long poll must end before that.
 WAIT_SECONDS_DEFAULT: Final = 10.0
@@ -55,3 +67,87 @@ APPROVAL_EXPIRY_SECONDS: Final = 900.0
 # --- start and stop ---
 STOP_SECONDS: Final = 10.0
 # The hard deadline of an ordered stop; a watchdog ends the process after it.
+
+# --- settings ---
+HTTP_PORT: Final = 8787
+# From the contract.
+CONFIG_BYTES: Final = 1_048_576
+# Largest configuration file that is read: a thousand workspaces fit; a file that is not one is refused unread.
+SNAPSHOT_BYTES: Final = 1024 * 1_048_576
+# Most bytes of snapshots kept for undo: a thousand patches of a megabyte.
+SNAPSHOT_AGE_SECONDS: Final = 30 * 86_400.0
+# How long a snapshot is kept: a month covers "what did it do before my holiday".
+SPOOL_BYTES: Final = 1024 * 1_048_576
+# Most bytes of spooled output of all processes; a share of a laptop's disk that nobody misses.
+PROCESS_SPOOL_BYTES: Final = 64 * 1_048_576
+# Most bytes of spooled output of one process: a long build's log fits several times.
+
+# --- log ---
+LOG_TEXT_CHARACTERS: Final = 4_096
+# Longest text of one field; what is longer is content, which does not belong into a log.
+LOG_DEPTH: Final = 4
+# Deepest nesting that is shown; bounds the work that a hostile value can cause.
+LOG_ITEMS: Final = 64
+# Most items of one collection that are shown, for the same reason.
+LOG_WRITE_BYTES: Final = 4_096
+# PIPE_BUF: a pipe that polls writable takes this much without blocking.
+
+# --- command line ---
+INIT_ENTRIES: Final = 20_000
+# Most directory entries that `init` looks at when it looks for secrets; a second at most.
+INIT_DEPTH: Final = 6
+# Deepest directory that `init` looks into; secrets sit near the top.
+PROBE_SECONDS: Final = 10.0
+# Longest wait of `doctor` for one probed program.
+
+# --- doors ---
+REQUEST_BYTES: Final = 32 * 1_048_576
+# Largest single message: a patch of PATCH_BYTES whose every line break and quote is escaped fits twice.
+CONCURRENT_CALLS: Final = 256
+# Most tool calls under way at once through one door: far over a busy agent, far under what memory allows.
+UNKNOWN_ARGUMENTS: Final = 100
+# Most unknown arguments that are compared with known names; more is no typing slip.
+PATH_CHARACTERS: Final = 4_096
+# PATH_MAX: no longer name can be opened.
+TEXT_CHARACTERS: Final = 4_096
+# Longest glob, query or pattern: longer ones are content, not questions.
+COMMAND_ECHO_CHARACTERS: Final = 2_000
+# Longest string command that is given back as a ready argv; a longer one is a script for a file.
+ERROR_TEXT_CHARACTERS: Final = 8_192
+# Longest single text in an error body.
+SHOWN_NAME_CHARACTERS: Final = 120
+# Longest outside name (a client, an argument) in a log line, a record or an error.
+FIND_LIMIT: Final = 1_000
+# Paths of one find where the caller does not say: a page that a model can read.
+FIND_LIMIT_MAXIMUM: Final = 10_000
+# Most paths of one find.
+SEARCH_LIMIT: Final = 200
+# Matches of one search where the caller does not say.
+SEARCH_LIMIT_MAXIMUM: Final = 2_000
+# Most matches of one search.
+CONTEXT_LINES_MAXIMUM: Final = 20
+# Most lines shown around a match; read shows more.
+GRACE_SECONDS_MAXIMUM: Final = 30.0
+# Longest grace that a caller may ask for: the call must end before its client gives up.
+PROGRESS_SECONDS: Final = 1.0
+# Longest wait for one progress notification to be taken; it is news, not a result.
+STDIO_CHUNK_BYTES: Final = 65_536
+# One read from the client: the size of a pipe.
+STDIO_FLUSH_SECONDS: Final = 0.5
+# After end of input or a stop: how long answers under way may still be written. The end must come within a second.
+HTTP_BODY_SECONDS: Final = 30.0
+# Longest time for a whole request body to arrive; on one machine it takes milliseconds.
+HTTP_IDLE_SECONDS: Final = 15.0
+# An idle kept-alive connection is closed after this.
+HTTP_USER_TIMEOUT_SECONDS: Final = 5.0
+# A peer that takes no byte of a pending answer for this long is cut by the kernel; bounds the stop.
+HTTP_DRAIN_SECONDS: Final = 2.0
+# After a stop: how long answers under way may still be written before their connections are cut.
+HTTP_SESSIONS: Final = 64
+# Most MCP sessions at once; a desktop has a handful of clients.
+HTTP_SESSION_IDLE_SECONDS: Final = 1_800.0
+# A session without a request or an open stream ends after this.
+HTTP_BACKLOG: Final = 100
+# Connections that may wait to be accepted.
+TOKEN_BYTES: Final = 32
+# Random bytes of a generated token: 256 bits.

@@ -1,0 +1,21 @@
+"""The one system that CodeSpace runs on.
+
+Its promises rest on openat2, renameat2, flock on directories and /proc; nothing else has them all,
+and a half-kept promise would be told as a kept one. So anything but Linux is refused before any
+other module is imported.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def refusal(system: str = sys.platform) -> str | None:
+    """Return why this system is refused, or None on Linux."""
+    if system == "linux":
+        return None
+    return (
+        f"CodeSpace runs on Linux only; this is {system}. Nothing was started.\n"
+        "Run it in a Linux machine, a virtual machine or a container (on Windows: in WSL 2), "
+        "with the directories that you want to register on that machine's own disk."
+    )

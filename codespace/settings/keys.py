@@ -1,0 +1,210 @@
+"""Every key of the configuration file: its kind, its default and what it means.
+
+Validation and docs/settings.md both come from these tables, so that neither can know a key that
+the other does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from codespace import limits
+from codespace.contract import Domain
+from codespace.settings import kinds
+from codespace.settings.fault import SettingsError, shown, unknown_key
+from codespace.settings.kinds import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One row of docs/settings.md."""
+
+    kind: Kind
+    default: str
+    """As the documentation says it; the value itself stands in the type that the key fills."""
+    meaning: str
+
+
+_LATER_OPERATOR: Final = {
+    "operator": "Use `confirm` (a pause, not a boundary) or make the workspace `read-only` until it is."
+}
+_HOST: Final = r"(\*|(\*\.)?[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*)"
+_HOST_NAME: Final = kinds.text("host name", _HOST, "a host name, `*.` and a name, or `*`")
+_ADDRESS: Final = kinds.text("address", r"[0-9A-Fa-f.:]{2,45}", "an IPv4 or IPv6 address")
+_PORT: Final = kinds.whole("port", 1, 65_535)
+_GLOB: Final = kinds.text(
+    "pattern", r"(?!/)(?!(.*/)?\.\.(/|$))[^\x00-\x1f\x7f]+", "a pattern relative to the root, such as `**/.env`"
+)
+
+
+def _domain(key: str, value: object) -> Domain:
+    if isinstance(value, str):
+        host, colon, port = value.partition(":")
+        if colon and not port.isdecimal():
+            raise SettingsError(key, f"`{shown(value)}` has no port after the colon.", "Write `name` or `name:443`.")
+        _HOST_NAME.check(key, host)
+        return Domain(host.lower(), _PORT.check(key, int(port)) if colon else None)
+    entry = kinds.table(key, value)
+    for name in entry:
+        if name not in ("host", "port", "address"):
+            raise unknown_key(key, name, ("host", "port", "address"))
+    if "host" not in entry:
+        raise SettingsError(f"{key}.host", "It is missing.", "Name the host that is allowed.")
+    return Domain(
+        _HOST_NAME.check(f"{key}.host", entry["host"]).lower(),
+        _PORT.check(f"{key}.port", entry["port"]) if "port" in entry else None,
+        _ADDRESS.check(f"{key}.address", entry["address"]) if "address" in entry else None,
+    )
+
+
+def _variables(key: str, value: object) -> Mapping[str, str]:
+    name_kind = kinds.text("name", r"[A-Za-z_][A-Za-z0-9_]*", "letters, digits and `_` as the name of a variable")
+    value_kind = kinds.text("text", r"[^\x00]*", "a text without NUL, numbers in quotes too")
+    return {
+        name_kind.check(key, name): value_kind.check(f"{key}.{name}", entry)
+        for name, entry in kinds.table(key, value).items()
+    }
+
+
+LIMITS: Final[Mapping[str, Key]] = {
+    "processes": Key(kinds.whole("count"), "16", "Most commands that run at once."),
+    "pids": Key(kinds.whole("count"), "none", "Most processes of one command. Kept, not enforced in this version."),
+    "memory_bytes": Key(kinds.whole("bytes"), "none", "Most memory of a command. Kept, not enforced in this version."),
+    "cpu_seconds": Key(kinds.seconds(), "none", "Most processor time. Kept, not enforced in this version."),
+    "tmp_bytes": Key(kinds.whole("bytes"), "none", "Size of the private /tmp. Kept, not enforced in this version."),
+    "open_files": Key(kinds.whole("count"), "none", "Most open files. Kept, not enforced in this version."),
+    "file_bytes": Key(kinds.whole("bytes"), str(limits.FILE_BYTES), "Largest file that is read or patched."),
+    "patch_bytes": Key(kinds.whole("bytes"), str(limits.PATCH_BYTES), "Largest patch text."),
+    "read_bytes": Key(kinds.whole("bytes"), str(limits.READ_BYTES), "Most content of one read."),
+}
+NOT_ENFORCED: Final = ("pids", "memory_bytes", "cpu_seconds", "tmp_bytes", "open_files")
+"""Limits that are accepted and kept, and that nothing enforces yet; said at every start."""
+
+
+def fields(where: str, value: object, keys: Mapping[str, Key]) -> dict[str, Any]:
+    """Return the checked values of the table `value`, only those that are written."""
+    written = kinds.table(where, value)
+    for name in written:
+        if name not in keys:
+            raise unknown_key(where, name, keys)
+    prefix = f"{where}." if where else ""
+    return {name: keys[name].kind.check(f"{prefix}{name}", entry) for name, entry in written.items()}
+
+
+def _table(shape: str, check: Callable[[str, object], Any]) -> Kind:
+    return Kind(shape, check)
+
+
+WORKSPACE: Final[Mapping[str, Key]] = {
+    "root": Key(
+        kinds.absolute(), "required", "The directory. It must exist; links in its own path are resolved once, at start."
+    ),
+    "profile": Key(
+        kinds.choice("read-only", "workspace-write"),
+        "read-only",
+        "`read-only`: read, find and search. `workspace-write`: also patches and commands.",
+    ),
+    "network": Key(
+        kinds.choice("restricted", "enabled"),
+        "restricted",
+        "`restricted` asks for no network; nothing enforces it in this version, and every answer says `none`. "
+        "With `enabled` commands are refused until the sandbox exists.",
+    ),
+    "allowed_domains": Key(
+        kinds.listing(_table("`name`, `*.name`, `name:port` or `{host, port, address}`", _domain)),
+        "none",
+        'What an `enabled` network may reach; `["*"]` for everything.',
+    ),
+    "approvals": Key(
+        kinds.choice("off", "confirm", later=_LATER_OPERATOR),
+        "off",
+        "`confirm` holds patches and commands until the caller grants them: a pause, not a boundary.",
+    ),
+    "environment": Key(
+        kinds.text("id of an environment", r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "the id of an environment"),
+        "host",
+        "Where commands run; one of `environments`.",
+    ),
+    "occupancy": Key(
+        kinds.choice("exclusive", "shared"),
+        "exclusive",
+        "`shared`: a live command blocks neither patches nor other commands.",
+    ),
+    "timeout_seconds": Key(
+        kinds.seconds(), f"{limits.TIMEOUT_SECONDS:g}", "A command's time limit where the caller names none."
+    ),
+    "max_timeout_seconds": Key(
+        kinds.seconds(), f"{limits.MAX_TIMEOUT_SECONDS:g}", "The longest time limit that a caller may ask for."
+    ),
+    "env": Key(_table("table of text", _variables), "empty", "Variables that every command gets."),
+    "limits": Key(_table("table", lambda key, value: fields(key, value, LIMITS)), "see below", "See below."),
+    "sandbox": Key(
+        kinds.choice("optional", "required"),
+        "optional",
+        "There is no sandbox in this version: with `required` commands are refused (SANDBOX_UNAVAILABLE).",
+    ),
+    "allow_degraded": Key(kinds.flag(), "false", "Accept a weaker sandbox. Without effect in this version."),
+    "allow_submounts": Key(kinds.flag(), "false", "Let the file tools enter other mounts below the root."),
+    "git": Key(
+        kinds.choice("read_only", "commit", "unprotected"),
+        "read_only",
+        "`unprotected` lets patches change git directories. `read_only` and `commit` both refuse such patches; "
+        "for commands nothing is enforced in this version.",
+    ),
+    "readable_paths": Key(
+        kinds.listing(kinds.absolute()), "none", "More that a sandboxed command may read. Without effect yet."
+    ),
+    "hidden_paths": Key(
+        kinds.listing(_GLOB),
+        "none",
+        "Patterns of files that do not exist for the file tools. An unsandboxed command can still read them.",
+    ),
+    "protected_paths": Key(
+        kinds.listing(_GLOB), "built-in list", "Patterns of files that patches may not change; replaces the list."
+    ),
+}
+
+ENVIRONMENT: Final[Mapping[str, Key]] = {
+    "kind": Key(
+        kinds.choice("host", "linux-container"),
+        "required",
+        "`linux-container` is registered only: no command runs in it, and every tool says so.",
+    ),
+}
+
+TOP: Final[Mapping[str, Key]] = {
+    "results": Key(
+        kinds.choice("text", "structured", "both"),
+        "both",
+        "Which form of a result a client gets: for a model, a program.",
+    ),
+    "tools": Key(
+        kinds.listing(
+            kinds.choice(
+                "files", "exec", "approvals", later={"work": "Leave it out; the inbox and its tools come later."}
+            )
+        ),
+        "none",
+        "Groups of tools to show always. `files` and `exec` are; `approvals` is where a workspace holds.",
+    ),
+    "approval_expiry_seconds": Key(
+        kinds.seconds(), f"{limits.APPROVAL_EXPIRY_SECONDS:g}", "How long a hold waits for its grant."
+    ),
+    "snapshot_bytes": Key(
+        kinds.whole("bytes", 0), str(limits.SNAPSHOT_BYTES), "Most bytes of snapshots. Nothing prunes them yet."
+    ),
+    "snapshot_age_seconds": Key(
+        kinds.seconds(), f"{limits.SNAPSHOT_AGE_SECONDS:g}", "How long a snapshot is kept. Nothing prunes them yet."
+    ),
+    "spool_bytes": Key(kinds.whole("bytes", 0), str(limits.SPOOL_BYTES), "Most spooled output. No spool yet."),
+    "process_spool_bytes": Key(
+        kinds.whole("bytes", 0), str(limits.PROCESS_SPOOL_BYTES), "Most spooled output of one process. No spool yet."
+    ),
+    "retention_seconds": Key(
+        kinds.seconds(), f"{limits.RETENTION_SECONDS:g}", "How long an ended process stays readable."
+    ),
+    "bwrap_path": Key(kinds.absolute(), "the newest found", "The bubblewrap to use for searches."),
+    "rg_path": Key(kinds.absolute(), "the newest found", "The ripgrep to use."),
+}

@@ -1,0 +1,152 @@
+"""From environment and configuration file to `Settings`, or to one error that names key and fix."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from codespace.settings import document, environment, keys, kinds, roots, workspaces
+from codespace.settings.fault import SettingsError, shown, unknown_key
+from codespace.settings.model import MEMORY_DATABASE, Settings
+from codespace.settings.roots import Guarded
+
+
+def load(environ: Mapping[str, str], *, config_path: str | None = None) -> Settings:
+    """Return the operator's settings; make the state directory (0700) if it is not there.
+
+    Args:
+        environ: The environment; nothing else of the process is read but its user and home.
+        config_path: A configuration file, instead of CODESPACE_CONFIG.
+    Raises: SettingsError, before anything was made.
+    """
+    home = environment.home(environ)
+    values = environment.read(environ)
+    default_timeout = values.pop("process_timeout_seconds", None)
+    path = _config_path(environ, config_path or values.pop("config_path", None), home)
+    values.pop("config_path", None)
+    written = document.read(path) if path else {}
+    values["state_dir"] = os.path.realpath(values.get("state_dir") or default_state_dir(environ, home))
+    values["database"] = _database(values)
+    values.update(_top(written))
+    values["workspaces"] = workspaces.workspaces(
+        written.get("workspaces", {}), workspaces.environments(written.get("environments", {})), default_timeout
+    )
+    settings = Settings(config_path=path, **values)
+    roots.check(settings.workspaces, list(_guarded(settings)), home)
+    _refuse_open_door(settings)
+    _refuse_missing_programs(settings)
+    _make_state_dir(settings.state_dir)
+    return settings
+
+
+def notices(settings: Settings) -> Iterator[str]:
+    """Yield what an operator should hear at every start: what was asked for and is not in force."""
+    if not settings.workspaces:
+        where = settings.config_path or "no configuration file was found"
+        yield f"No workspace is registered ({where}). Write one with `codespace init DIR`."
+    if settings.database == MEMORY_DATABASE:
+        yield "The database is in memory: operations, keys and the audit chain are gone when this daemon ends."
+    for workspace in settings.workspaces.values():
+        where = f"workspaces.{workspace.id}"
+        unenforced = [name for name in keys.NOT_ENFORCED if getattr(workspace.limits, name) is not None]
+        if unenforced:
+            yield f"{where}.limits: {', '.join(unenforced)} cannot be enforced in this version."
+        if workspace.sandbox == "required" or workspace.network == "enabled":
+            yield f"{where}: commands are refused, because there is no sandbox in this version."
+        elif workspace.profile == "workspace-write":
+            yield f"{where}: commands run without a sandbox, with all rights of this account."
+
+
+def default_state_dir(environ: Mapping[str, str], home: str) -> str:
+    """Return the state directory where CODESPACE_STATE_DIR names none."""
+    base = environ.get("XDG_STATE_HOME", "")
+    return os.path.join(base if os.path.isabs(base) else os.path.join(home, ".local", "state"), "codespace")
+
+
+def _config_path(environ: Mapping[str, str], named: str | None, home: str) -> str | None:
+    if named is not None:
+        return os.path.abspath(named)
+    default = document.default_path(environ, home)
+    return default if os.path.lexists(default) else None
+
+
+def _database(values: Mapping[str, Any]) -> str:
+    named: str | None = values.get("database")
+    if named == MEMORY_DATABASE:
+        return MEMORY_DATABASE
+    if named is None:
+        return os.path.join(str(values["state_dir"]), "operations.sqlite")
+    real = os.path.realpath(named)
+    if os.path.isdir(real) or not os.path.isdir(os.path.dirname(real)):
+        raise SettingsError(
+            "CODESPACE_OPERATIONS_DB", f"{shown(named)} cannot be a file.", "Name a file in a directory that exists."
+        )
+    return real
+
+
+def _top(written: Mapping[str, Any]) -> dict[str, Any]:
+    sections = ("workspaces", "environments")
+    for name in written:
+        if name not in keys.TOP and name not in sections:
+            raise unknown_key("", name, (*keys.TOP, *sections))
+    plain = {name: value for name, value in written.items() if name not in sections}
+    for name in sections:
+        kinds.table(name, written.get(name, {}))
+    return keys.fields("", plain, keys.TOP)
+
+
+def _guarded(settings: Settings) -> Iterator[Guarded]:
+    yield Guarded("The state directory", settings.state_dir, "Set CODESPACE_STATE_DIR to a directory elsewhere.")
+    if settings.database != MEMORY_DATABASE:
+        yield Guarded("The database", settings.database, "Set CODESPACE_OPERATIONS_DB to a file elsewhere.")
+    if settings.config_path is not None:
+        for path in {settings.config_path, os.path.realpath(settings.config_path)}:
+            yield Guarded("The configuration file", path, "Move it elsewhere and set CODESPACE_CONFIG.")
+    if settings.runner_dir is not None:
+        yield Guarded("The runner's directory", os.path.realpath(settings.runner_dir), "Set CODESPACE_RUNNER_DIR.")
+    for key in ("bwrap_path", "rg_path"):
+        path = getattr(settings, key)
+        if path is not None:
+            yield Guarded(f"The program of {key}", os.path.realpath(path), f"Set {key} to a program elsewhere.")
+    yield from roots.installation()
+
+
+def _refuse_open_door(settings: Settings) -> None:
+    """A daemon that others can reach never relies on a token that nobody chose to give out."""
+    if settings.http_token is not None:
+        return
+    fix = "Set CODESPACE_HTTP_TOKEN to a long random text."
+    if not environment.is_loopback(settings.http_host):
+        raise SettingsError("CODESPACE_HTTP_HOST", f"{settings.http_host} is not this machine alone.", fix)
+    for host in settings.allowed_hosts:
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        if not environment.is_loopback(name):
+            raise SettingsError("CODESPACE_ALLOWED_HOSTS", f"{host} is not this machine alone.", fix)
+
+
+def _refuse_missing_programs(settings: Settings) -> None:
+    for key in ("bwrap_path", "rg_path"):
+        path = getattr(settings, key)
+        if path is not None and not (os.path.isfile(path) and os.access(path, os.X_OK)):
+            raise SettingsError(key, f"{shown(path)} is not a program.", "Correct the path, or leave the key out.")
+
+
+def _make_state_dir(path: str) -> None:
+    key = "CODESPACE_STATE_DIR"
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise SettingsError(
+            key, f"{shown(path)} cannot be made: {os.strerror(error.errno or 0)}.", "Name a directory of your own."
+        ) from None
+    found = os.stat(path)
+    if not stat.S_ISDIR(found.st_mode):
+        raise SettingsError(key, f"{shown(path)} is not a directory.", "Name a directory of your own.")
+    if found.st_uid != os.geteuid():
+        raise SettingsError(key, f"{shown(path)} belongs to user {found.st_uid}.", "Name a directory of your own.")
+    document.refuse_foreign(key, path, found, fix="chmod 700")

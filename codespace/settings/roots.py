@@ -1,0 +1,108 @@
+"""Which directory may be a root, and what must never lie inside one.
+
+What lies inside a root can be changed by an agent, and what lies inside a readable path can be read
+by its commands: so the program's own files, its settings and its secrets lie in neither.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from codespace.contract import Workspace
+from codespace.settings.fault import SettingsError, shown
+
+_FIRST_PERSON = 1000  # Homes of system accounts (/bin, /var/www, /nonexistent) are nobody's home.
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """One thing that may lie in no root and no readable path. `fix` says how to move it away."""
+
+    what: str
+    path: str
+    fix: str
+
+
+def resolve(key: str, path: str) -> str:
+    """Return the real path of a root: links in it are followed here, once, and never again."""
+    real = os.path.realpath(path)
+    if not os.path.exists(real):
+        raise SettingsError(key, f"{shown(path)} does not exist.", "Make the directory first, or correct the path.")
+    if not os.path.isdir(real):
+        raise SettingsError(key, f"{shown(path)} is not a directory.", "Name a directory.")
+    return real
+
+
+def check(workspaces: Mapping[str, Workspace], guarded: Sequence[Guarded], home: str) -> None:
+    """Refuse roots that are too wide, that overlap, or that hold what is guarded."""
+    homes = _homes(home)
+    for workspace in workspaces.values():
+        key = f"workspaces.{workspace.id}.root"
+        if workspace.root == "/":
+            raise SettingsError(key, "`/` is the whole machine.", "Name the directory of one project.")
+        if workspace.root in homes or within(os.path.realpath(home), workspace.root):
+            raise SettingsError(
+                key, f"{shown(workspace.root)} is or holds a home directory.", "Name the directory of one project."
+            )
+        for path, where in _open_paths(workspace):
+            _refuse_guarded(where, path, guarded)
+        _refuse_installation(key, workspace.root)
+    _refuse_overlap(list(workspaces.values()))
+
+
+def installation() -> Iterator[Guarded]:
+    """Yield where CodeSpace itself lies: changing these changes what runs outside of every lock."""
+    fix = "Install CodeSpace elsewhere, in a virtual environment of its own."
+    package = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    yield Guarded("CodeSpace's own code", package, fix)
+    for prefix in {sys.prefix, sys.base_prefix}:
+        yield Guarded("CodeSpace's own Python", os.path.realpath(prefix), fix)
+
+
+def within(path: str, directory: str) -> bool:
+    """Return whether `path` is `directory` or lies below it; both are real paths."""
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def _open_paths(workspace: Workspace) -> Iterable[tuple[str, str]]:
+    where = f"workspaces.{workspace.id}"
+    yield workspace.root, f"{where}.root"
+    for index, path in enumerate(workspace.readable_paths):
+        yield path, f"{where}.readable_paths[{index}]"
+
+
+def _refuse_guarded(key: str, path: str, guarded: Sequence[Guarded]) -> None:
+    for item in guarded:
+        if within(item.path, path):
+            raise SettingsError(key, f"{item.what} ({shown(item.path)}) lies inside {shown(path)}.", item.fix)
+
+
+def _refuse_installation(key: str, root: str) -> None:
+    own = [os.path.dirname(os.path.dirname(os.path.realpath(__file__)))]
+    if sys.prefix != sys.base_prefix:  # a virtual environment; a system prefix such as /usr holds much else
+        own.append(os.path.realpath(sys.prefix))
+    for path in own:
+        if within(root, path):
+            raise SettingsError(
+                key, f"{shown(root)} lies inside CodeSpace's own installation.", "Name the directory of a project."
+            )
+
+
+def _refuse_overlap(workspaces: Sequence[Workspace]) -> None:
+    for index, later in enumerate(workspaces):
+        for earlier in workspaces[:index]:
+            if within(later.root, earlier.root) or within(earlier.root, later.root):
+                raise SettingsError(
+                    f"workspaces.{later.id}.root",
+                    f"{shown(later.root)} overlaps the root of `{earlier.id}` ({shown(earlier.root)}).",
+                    "Keep one of the two, or choose directories beside each other.",
+                )
+
+
+def _homes(home: str) -> frozenset[str]:
+    people = (entry for entry in pwd.getpwall() if entry.pw_uid == 0 or entry.pw_uid >= _FIRST_PERSON)
+    return frozenset(os.path.realpath(path) for path in (home, *(entry.pw_dir for entry in people)) if path)
