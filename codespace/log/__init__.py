@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import structlog
 
+from codespace.log import trace
 from codespace.log.redaction import REDACTED, Redaction
 from codespace.log.sink import Sink
 
@@ -47,7 +48,7 @@ def configure(*, level: str, form: str, descriptor: int = 2) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
+            trace.describe,
             _REDACTION,
             _renderer(form),
         ],

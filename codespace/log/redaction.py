@@ -14,10 +14,33 @@ from codespace import limits
 from codespace.display import display
 
 REDACTED: Final = "[redacted]"
-_KEYS: Final = frozenset(
-    "args argument arguments argv body chunk command content cookie data diff env environment headers input "
-    "message_body output params password patch pattern request response secret stdin text token".split()
-)
+_REQUEST: Final = {
+    "args",
+    "argument",
+    "arguments",
+    "argv",
+    "body",
+    "command",
+    "headers",
+    "params",
+    "request",
+    "response",
+}
+_CONTENT: Final = {
+    "chunk",
+    "content",
+    "data",
+    "diff",
+    "input",
+    "message_body",
+    "output",
+    "patch",
+    "pattern",
+    "stdin",
+    "text",
+}
+_CREDENTIAL: Final = {"cookie", "env", "environment", "password", "secret", "token"}
+_KEYS: Final = frozenset(_REQUEST | _CONTENT | _CREDENTIAL)
 _KEY_ENDS: Final = ("_token", "token", "_secret", "_password", "authorization", "api_key", "cookie", "_patch", "_stdin")
 _CREDENTIALS: Final = re.compile(r"(?i)\b(bearer|basic)\s+[^\s,;'\"]+")
 _LEAST_SECRET: Final = 4  # taking out every "a" would hide the log, not the secret
