@@ -1,0 +1,26 @@
+"""The settings for a command, or the message and exit code for a person."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from codespace.settings import Settings, SettingsError, load
+
+
+def settings(config: str | None) -> Settings | None:
+    """Return the settings; None after saying on stderr what is wrong with them.
+
+    Args:
+        config: The file of `--config`, relative to the current directory or absolute.
+    """
+    try:
+        return load(os.environ, config_path=None if config is None else os.path.abspath(config))
+    except SettingsError as error:
+        print(explain(error), file=sys.stderr)
+        return None
+
+
+def explain(error: SettingsError) -> str:
+    """Return the error in the lines of a message."""
+    return f"codespace: {error.key}\n  {error.problem}\n  {error.fix}"

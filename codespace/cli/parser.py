@@ -1,0 +1,89 @@
+"""The words of the command line. Each command's work is in a module of its own, imported when it runs."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Callable
+
+from codespace import __version__
+
+CLIENTS = ("claude-desktop", "claude-code", "cursor", "vscode", "codex", "generic")
+
+
+def build() -> argparse.ArgumentParser:
+    """Return the parser; each command sets `run(arguments) -> exit code`."""
+    parser = argparse.ArgumentParser(
+        prog="codespace",
+        description="Give an outside agent (any MCP client) a safe pair of hands on directories that you choose.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"codespace {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _init(_command(commands, "init", "init", "register a directory: write a configuration or add to it"))
+    _serve(_command(commands, "serve", "serving", "run the daemon"))
+    _command(commands, "demo", "demonstration", "show the whole story on a throw-away workspace")
+    _config(_command(commands, "doctor", "doctor", "say what is in force, and the exact fix for what is not"))
+    _client(_command(commands, "client-config", "clients", "print (or write) what an MCP client needs to find this"))
+    _audit(_command(commands, "audit", "audit", "check the chain of recorded events"))
+    return parser
+
+
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, module: str, summary: str
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:], allow_abbrev=False)
+    parser.set_defaults(run=_late(module))
+    return parser
+
+
+def _late(module: str) -> Callable[[argparse.Namespace], int]:
+    def run(arguments: argparse.Namespace) -> int:
+        return int(importlib.import_module(f"codespace.cli.{module}").run(arguments))
+
+    return run
+
+
+def _config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", help="configuration file, instead of CODESPACE_CONFIG")
+
+
+def _init(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", metavar="DIR", help="the directory to register; nothing in it is changed")
+    parser.add_argument("--id", metavar="ID", help="id of the workspace (default: the directory's name)")
+    parser.add_argument(
+        "--profile",
+        choices=("read-only", "workspace-write"),
+        default="read-only",
+        help="read-only (default): read, find, search; workspace-write: also patches and commands",
+    )
+    parser.add_argument(
+        "--approvals", choices=("off", "confirm"), default="off", help="confirm: hold patches and commands (default: off)"
+    )
+    parser.add_argument("--force", action="store_true", help="write a new file over an existing one (a copy is kept)")
+    _config(parser)
+
+
+def _serve(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--stdio", action="store_true", help="speak MCP on stdin and stdout (default without --http)")
+    parser.add_argument("--http", action="store_true", help="speak MCP over HTTP at /mcp")
+    parser.add_argument(
+        "--no-auth", action="store_true", help="HTTP without a token: loopback only; any local program can then use it"
+    )
+    _config(parser)
+
+
+def _client(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("client", choices=CLIENTS)
+    parser.add_argument("--http", action="store_true", help="connect to a running `codespace serve --http`")
+    parser.add_argument("--write", action="store_true", help="merge it into the client's file of this user (a copy is kept)")
+    _config(parser)
+
+
+def _audit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "question",
+        choices=("verify", "head"),
+        help="verify: find edits, gaps and reorderings; head: print the last number and hash, to keep elsewhere",
+    )
+    _config(parser)

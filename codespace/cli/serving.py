@@ -1,0 +1,39 @@
+"""`codespace serve`: settings, logs, then the daemon."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from codespace import cli, log
+from codespace.cli import configured
+from codespace.settings import Settings, notices
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the daemon until its client goes away or a signal ends it."""
+    stdio = arguments.stdio or not arguments.http
+    if arguments.no_auth and not arguments.http:
+        print("codespace: --no-auth is about the HTTP door; use it with --http.", file=sys.stderr)
+        return cli.USAGE
+    settings = configured.settings(arguments.config)
+    if settings is None:
+        return cli.USAGE
+    log.hide(settings.http_token, settings.operator_token)
+    log.configure(level=settings.log_level, form=settings.log_format)
+    logger = log.get_logger()
+    for notice in notices(settings):
+        logger.warning(notice)
+    if stdio and sys.stdin is not None and sys.stdin.isatty():
+        logger.warning("MCP is spoken on this terminal: a client is meant to start this command. End it with Ctrl-D.")
+    return _serve(settings, stdio=stdio, http=arguments.http, no_auth=arguments.no_auth)
+
+
+def _serve(settings: Settings, *, stdio: bool, http: bool, no_auth: bool) -> int:
+    import functools
+
+    import trio
+
+    from codespace import daemon
+
+    return trio.run(functools.partial(daemon.run, settings, stdio=stdio, http=http, no_auth=no_auth))
