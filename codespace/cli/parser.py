@@ -58,7 +58,10 @@ def _init(parser: argparse.ArgumentParser) -> None:
         help="read-only (default): read, find, search; workspace-write: also patches and commands",
     )
     parser.add_argument(
-        "--approvals", choices=("off", "confirm"), default="off", help="confirm: hold patches and commands (default: off)"
+        "--approvals",
+        choices=("off", "confirm"),
+        default="off",
+        help="confirm: hold patches and commands (default: off)",
     )
     parser.add_argument("--force", action="store_true", help="write a new file over an existing one (a copy is kept)")
     _config(parser)
@@ -76,7 +79,9 @@ def _serve(parser: argparse.ArgumentParser) -> None:
 def _client(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("client", choices=CLIENTS)
     parser.add_argument("--http", action="store_true", help="connect to a running `codespace serve --http`")
-    parser.add_argument("--write", action="store_true", help="merge it into the client's file of this user (a copy is kept)")
+    parser.add_argument(
+        "--write", action="store_true", help="merge it into the client's file of this user (a copy is kept)"
+    )
     _config(parser)
 
 

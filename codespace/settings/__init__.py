@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from codespace.settings.fault import SettingsError
-from codespace.settings.load import load, notices
+from codespace.settings.load import check, load, notices
 from codespace.settings.model import MEMORY_DATABASE, Settings
 
-__all__ = ["MEMORY_DATABASE", "Settings", "SettingsError", "load", "notices"]
+__all__ = ["MEMORY_DATABASE", "Settings", "SettingsError", "check", "load", "notices"]

@@ -21,6 +21,13 @@ def load(environ: Mapping[str, str], *, config_path: str | None = None) -> Setti
         config_path: A configuration file, instead of CODESPACE_CONFIG.
     Raises: SettingsError, before anything was made.
     """
+    settings = check(environ, config_path=config_path)
+    _make_state_dir(settings.state_dir)
+    return settings
+
+
+def check(environ: Mapping[str, str], *, config_path: str | None = None) -> Settings:
+    """Return what `load` would, and make nothing."""
     home = environment.home(environ)
     values = environment.read(environ)
     default_timeout = values.pop("process_timeout_seconds", None)
@@ -37,7 +44,6 @@ def load(environ: Mapping[str, str], *, config_path: str | None = None) -> Setti
     roots.check(settings.workspaces, list(_guarded(settings)), home)
     _refuse_open_door(settings)
     _refuse_missing_programs(settings)
-    _make_state_dir(settings.state_dir)
     return settings
 
 

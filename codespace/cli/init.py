@@ -1,0 +1,145 @@
+"""`codespace init DIR`: registers a directory, in a new configuration or in the one that is there."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from typing import Any, Final
+
+from codespace import cli
+from codespace.cli import configured, tomltext, userfile
+from codespace.cli.survey import Survey, look
+from codespace.display import display
+from codespace.settings import SettingsError, check
+from codespace.settings.document import default_path
+from codespace.settings.environment import home
+
+_HEADING: Final = "# The directories that an agent may use; each key is explained in docs/settings.md."
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the configuration; print what was found, what was written, and the next steps."""
+    directory = os.path.realpath(arguments.directory)
+    path = _path(arguments.config)
+    try:
+        found = look(directory)
+        present = None if arguments.force else userfile.read(path)
+        name = arguments.id or _name(directory)
+        text = _text(path, present, name, _table(arguments, directory, found))
+        _try_out(path, text)
+        copied = None if text == present else userfile.replace(path, text, private=present is None)
+    except SettingsError as error:
+        print(configured.explain(error) + "\n  Nothing was written.", file=sys.stderr)
+        return cli.USAGE
+    except (OSError, UnicodeError) as error:
+        print(f"codespace: {display(str(error))}. Nothing was written.", file=sys.stderr)
+        return cli.USAGE
+    _report(found, directory)
+    _next_steps(path, name, arguments.profile, copied)
+    return 0
+
+
+def _path(named: str | None) -> str:
+    if named is not None:
+        return os.path.abspath(named)
+    return os.environ.get("CODESPACE_CONFIG") or default_path(os.environ, home(os.environ))
+
+
+def _name(directory: str) -> str:
+    name = re.sub(r"[^a-z0-9._-]+", "-", os.path.basename(directory).lower()).strip("-._")
+    return name[:64] or "workspace"
+
+
+def _table(arguments: argparse.Namespace, directory: str, found: Survey) -> dict[str, Any]:
+    table: dict[str, Any] = {"root": directory, "profile": arguments.profile, "approvals": arguments.approvals}
+    if found.hidden:
+        table["hidden_paths"] = list(found.hidden)
+    return table
+
+
+def _text(path: str, present: str | None, name: str, table: dict[str, Any]) -> str:
+    """Return the file's new text: the old one is kept, to the letter in TOML."""
+    if path.endswith(".json"):
+        return _json_text(path, present, name, table)
+    where = ("workspaces", name)
+    if present is None:
+        return f"{_HEADING}\n\n{tomltext.section(where, table)}\n"
+    try:
+        return tomltext.append(present, where, table)
+    except tomltext.NotSafe as error:
+        raise _by_hand(path, name, str(error), tomltext.section(where, table)) from None
+
+
+def _json_text(path: str, present: str | None, name: str, table: dict[str, Any]) -> str:
+    snippet = json.dumps({name: table}, indent=2, ensure_ascii=False)
+    try:
+        document = json.loads(present) if present is not None else {}
+        registered = document.setdefault("workspaces", {})
+        if registered.setdefault(name, table) != table:
+            raise _by_hand(path, name, f"it has another `{name}` already", snippet)
+    except (ValueError, AttributeError, TypeError):
+        raise _by_hand(path, name, "it is not a JSON object with workspaces", snippet) from None
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def _by_hand(path: str, name: str, reason: str, section: str) -> SettingsError:
+    lines = "\n    ".join(display(section, newlines=True).splitlines())
+    return SettingsError(
+        f"workspaces.{name}",
+        f"It cannot be added to {display(path)}: {display(reason)}.",
+        f"Choose another --id, or add by hand:\n    {lines}",
+    )
+
+
+def _try_out(path: str, text: str) -> None:
+    """Load the new text as the daemon would, before it takes the place of the old one."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="codespace-init-") as folder:
+        trial = os.path.join(folder, f"config{os.path.splitext(path)[1] or '.toml'}")
+        with open(trial, "w", encoding="utf-8") as file:
+            file.write(text)
+        settings = check(os.environ, config_path=trial)
+    for workspace in settings.workspaces.values():
+        if os.path.realpath(path).startswith(workspace.root + "/"):
+            raise SettingsError(
+                "--config", f"{display(path)} lies inside the root of `{workspace.id}`.", "Write it elsewhere."
+            )
+
+
+def _report(found: Survey, directory: str) -> None:
+    import shutil
+
+    print(f"Registered {display(directory)}")
+    for name, program in found.toolchains:
+        note = "" if shutil.which(program) else f" (but `{program}` is not on the PATH)"
+        print(f"  toolchain  {name}{note}")
+    print(f"  git        {'yes; patches to git directories are refused' if found.git else 'no repository at its top'}")
+    for pattern, example in zip(found.hidden, found.examples, strict=True):
+        print(f"  hidden     {display(pattern)}  (for example {display(example)})")
+    if not found.complete:
+        print("  note       The directory is large; only its nearest part was looked at. Check hidden_paths yourself.")
+    if found.hidden:
+        print(
+            "  note       The file tools do not see them, but a command can still read them: there is no sandbox yet."
+        )
+
+
+def _next_steps(path: str, name: str, profile: str, copied: str | None) -> None:
+    print(f"Wrote {display(path)}" + (f" (what was there before: {display(copied)})" if copied else ""))
+    print("\nNext:")
+    if path != default_path(os.environ, home(os.environ)):
+        print(f"  export CODESPACE_CONFIG={display(path)}")
+    print("  codespace doctor                     what is in force, and what is not")
+    print("  codespace client-config claude-code  or claude-desktop, cursor, vscode, codex, generic")
+    if profile == "read-only":
+        print(
+            f"\n`{name}` is read-only: read, find, search. To let an agent patch and run commands, set\n"
+            '`profile = "workspace-write"` there. Commands run without a sandbox in this version, with all\n'
+            "rights of your account."
+        )
+    else:
+        print("\nCommands run without a sandbox in this version, with all rights of your account.")

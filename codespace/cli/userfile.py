@@ -1,0 +1,77 @@
+"""One file of the user, replaced whole or not at all, with a copy of what was there before.
+
+Used for CodeSpace's own configuration and for the configuration of MCP clients; never for a file of
+a workspace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import tempfile
+from typing import Final
+
+BACKUP_SUFFIX: Final = ".before-codespace"
+PRIVATE: Final = 0o600
+
+
+def read(path: str) -> str | None:
+    """Return the file's text, None if there is none.
+
+    Raises: OSError; UnicodeDecodeError.
+    """
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def replace(path: str, text: str, *, private: bool) -> str | None:
+    """Write `text` to `path`, flushed before it takes the name.
+
+    A link is followed: people keep such files in a repository of their own and link to them.
+
+    Args:
+        private: Give the file 0600 whatever it had, because a secret is in it now.
+    Returns: The path of the copy of what was there before; None if nothing was.
+    Raises: OSError, with the old file in place.
+    """
+    real = os.path.realpath(path)
+    os.makedirs(os.path.dirname(real), mode=0o700, exist_ok=True)
+    mode = PRIVATE
+    copied = None
+    if os.path.lexists(real):
+        found = os.stat(real)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(f"{real} is not a regular file")
+        mode = PRIVATE if private else stat.S_IMODE(found.st_mode)
+        copied = _unused(real + BACKUP_SUFFIX)
+        with open(real, "rb") as old:
+            _place(copied, old.read(), PRIVATE)
+    _place(real, text.encode("utf-8"), mode)
+    return copied
+
+
+def _unused(path: str) -> str:
+    candidate, number = path, 1
+    while os.path.lexists(candidate):  # an older copy may be the one that is wanted back
+        number += 1
+        candidate = f"{path}.{number}"
+    return candidate
+
+
+def _place(path: str, data: bytes, mode: int) -> None:
+    descriptor, staged = tempfile.mkstemp(prefix=".codespace-", dir=os.path.dirname(path))  # 0600 from the start
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            os.fchmod(file.fileno(), mode)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(staged, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(staged)
+        raise
