@@ -39,10 +39,81 @@ FILE_BYTES: Final = 256 * 1_048_576
 # Largest file that is hashed and patched whole.
 READ_MANY_PATHS: Final = 50
 # From the contract.
+READ_SECONDS: Final = 20.0
+# Longest read or hash: 256 MiB takes a second; a hung network filesystem must not hang the caller.
+READS_AT_ONCE: Final = 8
+# Threads that read or hash; more only fight for the disk.
+SEARCH_SECONDS: Final = 8.0
+# After it a find or search gives what it has; well before clients cut a call.
+SEARCHES_AT_ONCE: Final = 4
+# Each is a process with a thread for every core.
+SEARCH_OUTPUT_BYTES: Final = 16 * 1_048_576
+# Most that is taken from ripgrep for one call; parsing it takes half a second.
+SEARCH_MATCHES: Final = 20_000
+# Most matches sorted for one answer; a pattern that matches everything ends here.
+SEARCH_LINE_CHARACTERS: Final = 500
+# Most of one line that a match shows: a minified file is one line.
+SEARCH_PATTERN_CHARACTERS: Final = 10_000
+# Longest pattern, glob or query; one argument of a program is limited to 131,072 bytes.
+SEARCH_CONTEXT_LINES: Final = 50
+# Most lines shown before and after a match.
+FIND_PATHS: Final = 200_000
+# Most names listed for one find; a tree with more gives a partial answer.
+SANDBOX_PROBE_SECONDS: Final = 10.0
+# A bubblewrap takes 6 ms, and 11 s on a machine that is full of spinners: over this nothing is concluded.
+REAP_SECONDS: Final = 2.0
+# Between SIGKILL and giving up on a child that the kernel does not let go.
 
 # --- patches ---
 PATCH_BYTES: Final = 8 * 1_048_576
 # Largest patch text; far over what a model writes in one call.
+PATCH_OPERATIONS: Final = 2000
+# Most file headers in one patch; a hostile one must not fill a disk with small files.
+PATCH_TREE_BYTES: Final = 512 * 1_048_576
+# Most bytes that one plan reads, and most that it writes: two whole files of the largest size.
+PLANS_HELD: Final = 8
+# Plans that a helper keeps in memory at once; the oldest that was not staged goes first.
+DIFF_BYTES: Final = 65_536
+# Most of a diff in a result: about 16,000 tokens.
+PLACE_SECONDS: Final = 10.0
+# Longest placing of chunks; ends well inside PLAN_SECONDS, so that the helper answers and lives.
+PLAN_SECONDS: Final = 20.0
+# Deadline of `plan`: reading half a gigabyte, placing, and the diff.
+STAGE_SECONDS: Final = 30.0
+# Deadline of `stage`: half a gigabyte written twice and flushed on a slow disk.
+INSTALL_SECONDS: Final = 30.0
+# Deadline of `install`: renames, each file hashed again.
+VERIFY_SECONDS: Final = 30.0
+# Deadline of `verify`: each file hashed again.
+RESTORE_SECONDS: Final = 30.0
+# Deadline of `restore`: as install.
+FINISH_SECONDS: Final = 30.0
+# Deadline of `finish`: each file that was set aside is hashed again.
+SETTLE_SECONDS: Final = 60.0
+# Deadline of `settle`: a look at everything, then perhaps a restore.
+HELPER_START_SECONDS: Final = 10.0
+# From spawning a helper to its first answer, on a loaded machine.
+HELPER_STOP_SECONDS: Final = 2.0
+# How long a helper may take to end after its stdin is closed, and again after SIGKILL.
+HELPER_LINE_BYTES: Final = 64 * 1_048_576
+# Longest line on the helper's pipes: the largest patch with every character escaped, and room.
+HELPER_STDERR_BYTES: Final = 8192
+# Last bytes of a helper's stderr that are kept for the log.
+JOURNAL_LOCK_SECONDS: Final = 2.0
+# How long a helper waits for the one before it to be gone.
+PATCH_LINES: Final = 500_000
+# Most lines of a patch text: parsing costs about a microsecond a line; real text of PATCH_BYTES has half as many.
+PATCH_OPERATIONS: Final = 10_000
+# Most file headers of one patch; every file of it is written and flushed.
+PATCH_FILE_LINES: Final = 4_000_000
+# Most lines of a file that chunks are placed in; each costs about 100 bytes of memory.
+PATCH_EFFORT: Final = 100_000_000
+# Line comparisons (about 10 ns each) that placing one patch may cost; ordinary ones need under a million.
+DIFF_EFFORT: Final = 200_000
+# Line comparisons for a diff whose edits are not known from the patch; past it one block replaces another.
+
+FINISH_SECONDS: Final = 10.0
+# For throwing away what a patch set aside; a few unlinks.
 
 # --- processes ---
 TIMEOUT_SECONDS: Final = 600.0
@@ -125,6 +196,10 @@ SEARCH_LIMIT: Final = 200
 # Matches of one search where the caller does not say.
 SEARCH_LIMIT_MAXIMUM: Final = 2_000
 # Most matches of one search.
+CURSOR_MAXIMUM: Final = 2**53 - 1
+# Largest byte offset or line number that is looked at: what every JSON reader holds exactly.
+REQUEST_SECONDS_MAXIMUM: Final = 30 * 86_400.0
+# Longest time limit that is understood at all; the operator's own maximum is far below.
 CONTEXT_LINES_MAXIMUM: Final = 20
 # Most lines shown around a match; read shows more.
 GRACE_SECONDS_MAXIMUM: Final = 30.0

@@ -1,0 +1,318 @@
+"""Patch text to operations: the grammar, and nothing of the files it is about.
+
+Line numbers count from 1 at the `*** Begin Patch` line. Only `Refusal` is ever raised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, NoReturn
+
+from codespace import limits
+from codespace.errors import Refusal
+from codespace.v4a.lines import right_trimmed, trimmed
+
+BEGIN: Final = "*** Begin Patch"
+END: Final = "*** End Patch"
+END_OF_FILE: Final = "*** End of File"
+ADD: Final = "*** Add File: "
+DELETE: Final = "*** Delete File: "
+UPDATE: Final = "*** Update File: "
+MOVE: Final = "*** Move to: "
+ENVIRONMENT: Final = "*** Environment ID:"
+_HEREDOC: Final = ("<<EOF", "<<'EOF'", '<<"EOF"')
+_HEADERS: Final = "'*** Add File: PATH', '*** Delete File: PATH', '*** Update File: PATH' or '*** End Patch'"
+_SHOWN_CHARACTERS: Final = 200  # of a line quoted in a message; the caller has the whole one
+
+Kind = Literal[" ", "+", "-"]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One `@@` part of an update.
+
+    Attributes:
+        line: Patch line where the chunk begins.
+        body_line: Patch line of `lines[0]`; the others follow without a gap.
+        anchor: The text behind `@@`, a whole line of the file, or None.
+        lines: (kind, text) as written: context, added or removed.
+        end_of_file: Whether the chunk is marked to lie at the end of the file.
+    """
+
+    line: int
+    body_line: int
+    anchor: str | None
+    lines: tuple[tuple[Kind, str], ...]
+    end_of_file: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Create a file. `line` is the patch line of the header, as in the other operations."""
+
+    path: str
+    data: bytes
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove a file."""
+
+    path: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Change a file's lines, and move it where `move_to` is a path."""
+
+    path: str
+    move_to: str | None
+    chunks: tuple[Chunk, ...]
+    line: int
+
+
+Operation = Add | Delete | Update
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """A well-formed patch; its paths are as written. No operations at all is well-formed too."""
+
+    operations: tuple[Operation, ...]
+
+
+def parse(text: str) -> Patch:
+    """Return the operations of a patch text.
+
+    Raises: Refusal INVALID_PATCH with `details.line`; LIMIT_REACHED for a text beyond limits.PATCH_LINES
+        or limits.PATCH_OPERATIONS.
+    """
+    lines = _framed(text)
+    reader = _Reader(lines)
+    for number, line in enumerate(lines[1:-1], 2):
+        reader.feed(number, line)
+    reader.close(len(lines), END)
+    return Patch(tuple(reader.operations))
+
+
+def _framed(text: str) -> list[str]:
+    """Return the lines from Begin to End, freed of a heredoc and of carriage returns before LF."""
+    bare = trimmed(text)
+    count = bare.count("\n") + 1
+    if count > limits.PATCH_LINES:
+        raise Refusal(
+            "LIMIT_REACHED",
+            f"The patch has {count} lines, the limit is {limits.PATCH_LINES}. Nothing was written.",
+            next_step="Send it as several smaller patches.",
+            details={"limit": "PATCH_LINES", "maximum": limits.PATCH_LINES, "actual": count},
+        )
+    _check_encodable(bare)
+    lines = [line.removesuffix("\r") for line in bare.split("\n")] if bare else []
+    fault = _frame_fault(lines)
+    if fault and len(lines) >= 4 and lines[0] in _HEREDOC and lines[-1].endswith("EOF"):
+        lines = lines[1:-1]
+        fault = _frame_fault(lines)
+    if fault:
+        _refuse(*fault)
+    return [line.removesuffix("\r") for line in lines[:-1]] + lines[-1:]
+
+
+def _check_encodable(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        line = text.count("\n", 0, error.start) + 1
+        _refuse(line, "has a lone surrogate, which no UTF-8 file can hold")
+
+
+def _frame_fault(lines: list[str]) -> tuple[int, str] | None:
+    if lines and trimmed(lines[0]) != BEGIN:
+        return 1, f"must be '{BEGIN}', it is {_quoted(lines[0])}"
+    if not lines or trimmed(lines[-1]) != END:
+        return max(len(lines), 1), f"is the last one and must be '{END}'" + (
+            f", it is {_quoted(lines[-1])}" if lines else "; the patch is empty"
+        )
+    return None
+
+
+class _Reader:
+    """The states between Begin and End: before any header, add, delete, update, ended."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self.operations: list[Operation] = []
+        self._last = len(lines)
+        self._take = self._body
+        self._environment = False
+        self._path = ""
+        self._line = 0
+        self._added: list[str] = []
+        self._move_to: str | None = None
+        self._chunks: list[Chunk] = []
+        self._open: _OpenChunk | None = None
+
+    def feed(self, number: int, line: str) -> None:
+        """Take one line."""
+        self._take(number, line)
+
+    def close(self, number: int, marker: str) -> None:
+        """End the operation at hand; `marker` is the line that does it."""
+        if self._take == self._add:
+            data = "".join(f"{line}\n" for line in self._added).encode()
+            self.operations.append(Add(self._path, data, self._line))
+        elif self._take == self._delete:
+            self.operations.append(Delete(self._path, self._line))
+        elif self._take == self._update:
+            self._close_update(number, marker)
+
+    def _close_update(self, number: int, marker: str) -> None:
+        if self._open is None:
+            _refuse(self._line, f"begins an update of {_quoted(self._path)} that has no chunk")
+        if not self._open.lines:
+            if marker == END:
+                _refuse(number, "ends an update whose last chunk has no lines")
+            _refuse_bare_chunk(number, marker)
+        self._chunks.append(self._open.finished())
+        self.operations.append(Update(self._path, self._move_to, tuple(self._chunks), self._line))
+
+    def _header(self, number: int, line: str) -> bool:
+        """Begin the next operation if `line`, trimmed by the caller, is a header or End."""
+        if not line.startswith("*** "):
+            return False
+        for prefix, state in ((ADD, self._add), (DELETE, self._delete), (UPDATE, self._update)):
+            if line.startswith(prefix) and len(line) > len(prefix):
+                self.close(number, line)
+                self._check_count()
+                self._path, self._line, self._take = line[len(prefix) :], number, state
+                self._added, self._move_to, self._chunks, self._open = [], None, [], None
+                return True
+        if line == END:
+            self.close(number, line)
+            self._take = self._ended
+            return True
+        return False
+
+    def _check_count(self) -> None:
+        if len(self.operations) >= limits.PATCH_OPERATIONS:
+            raise Refusal(
+                "LIMIT_REACHED",
+                f"The patch has more than {limits.PATCH_OPERATIONS} operations. Nothing was written.",
+                next_step="Send it as several smaller patches.",
+                details={"limit": "PATCH_OPERATIONS", "maximum": limits.PATCH_OPERATIONS},
+            )
+
+    def _body(self, number: int, line: str) -> None:
+        bare = trimmed(line)
+        if self._header(number, bare):
+            return
+        if not bare.startswith(ENVIRONMENT):
+            _refuse_header(number, bare)
+        if not trimmed(bare[len(ENVIRONMENT) :]):
+            _refuse(number, "names no environment id; leave the line out")
+        if self._environment:
+            _refuse(number, "names a second environment id; leave the line out")
+        self._environment = True
+
+    def _add(self, number: int, line: str) -> None:
+        if line.startswith("+"):
+            self._added.append(line[1:])
+        elif not self._header(number, bare := trimmed(line)):
+            _refuse_header(number, bare, " (each line of a file to add begins with '+', empty ones too)")
+
+    def _delete(self, number: int, line: str) -> None:
+        if not self._header(number, bare := trimmed(line)):
+            _refuse_header(number, bare)
+
+    def _ended(self, number: int, line: str) -> None:
+        if trimmed(line):
+            _refuse(number, f"stands behind '{END}', which must be the last line")
+
+    def _update(self, number: int, line: str) -> None:
+        right = right_trimmed(line)
+        chunk = self._open
+        if self._header(number, right):
+            return
+        opens = right == "@@" or right.startswith("@@ ")
+        if chunk is not None and chunk.end_of_file and not opens:
+            if right:
+                _refuse_needs_marker(number, line)
+        elif chunk is None and self._move_to is None and right.startswith(MOVE):
+            self._move_to = right[len(MOVE) :]
+        elif opens:
+            self._open_chunk(number, line, right)
+        elif right == END_OF_FILE:
+            self._mark_end_of_file(number)
+        elif line == "" or line[0] in " +-":
+            self._chunk_line(number, line)
+        elif chunk is not None and chunk.lines:
+            _refuse_needs_marker(number, line)
+        else:
+            _refuse_bare_chunk(number, line)
+
+    def _open_chunk(self, number: int, line: str, right: str) -> None:
+        if self._open is not None:
+            if not self._open.lines:
+                _refuse_bare_chunk(number, line)
+            self._chunks.append(self._open.finished())
+        self._open = _OpenChunk(number, number + 1, right[3:] or None)
+
+    def _mark_end_of_file(self, number: int) -> None:
+        if self._open is not None:
+            if not self._open.lines:
+                _refuse(number, "marks the end of the file in a chunk that has no lines")
+            self._open.end_of_file = True
+
+    def _chunk_line(self, number: int, line: str) -> None:
+        if self._open is None:
+            self._open = _OpenChunk(number, number, None)
+        kind: Kind = "+" if line[:1] == "+" else "-" if line[:1] == "-" else " "
+        self._open.lines.append((kind, line[1:]))
+
+
+class _OpenChunk:
+    """A chunk that still takes lines."""
+
+    __slots__ = ("anchor", "body_line", "end_of_file", "line", "lines")
+
+    def __init__(self, line: int, body_line: int, anchor: str | None) -> None:
+        self.line = line
+        self.body_line = body_line
+        self.anchor = anchor
+        self.lines: list[tuple[Kind, str]] = []
+        self.end_of_file = False
+
+    def finished(self) -> Chunk:
+        return Chunk(self.line, self.body_line, self.anchor, tuple(self.lines), self.end_of_file)
+
+
+def _quoted(line: str) -> str:
+    shown = line if len(line) <= _SHOWN_CHARACTERS else line[:_SHOWN_CHARACTERS] + "…"
+    return f"'{shown}'"
+
+
+def _refuse(line: int, problem: str) -> NoReturn:
+    raise Refusal(
+        "INVALID_PATCH",
+        f"Line {line} of the patch {problem}. Nothing was written.",
+        next_step="Correct the patch text and send it again; the files need not be read again.",
+        details={"line": line},
+    )
+
+
+def _refuse_header(line: int, text: str, hint: str = "") -> NoReturn:
+    _refuse(line, f"is {_quoted(text)} where {_HEADERS} is needed{hint}")
+
+
+def _refuse_needs_marker(line: int, text: str) -> NoReturn:
+    _refuse(
+        line,
+        f"is {_quoted(text)}, which continues no chunk: a line begins with ' ', '+' or '-', a chunk with '@@'",
+    )
+
+
+def _refuse_bare_chunk(line: int, text: str) -> NoReturn:
+    _refuse(
+        line,
+        f"is {_quoted(text)} where a chunk needs its first line, beginning with ' ' (context), '+' or '-'",
+    )

@@ -1,0 +1,269 @@
+"""Where a chunk belongs in a file: the search in four passes, and the replacements it gives.
+
+Exact text first, then ever more forgiving; a pass looks at the whole range before the next begins.
+Effort is counted, so that a hostile patch ends in LIMIT_REACHED and not in hours.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from codespace import limits
+from codespace.errors import Refusal
+from codespace.v4a.lines import Text, folded, right_trimmed, trimmed
+from codespace.v4a.parse import Chunk, Kind
+
+_FORMS: Final[tuple[Callable[[str], str] | None, ...]] = (None, right_trimmed, trimmed, folded)
+# What both sides of a comparison go through, pass by pass.
+_FORM_EFFORT: Final = 8  # one line transformed costs as much as this many compared
+_INDEX_AFTER: Final = 4  # whole-file scans before an index of all lines pays off
+_DEADLINE_EVERY: Final = 250_000  # effort between two looks at the clock; a few milliseconds
+
+
+class Effort:
+    """What one patch may cost, counted in line comparisons.
+
+    Args:
+        deadline: Returns True when time is up; asked every few milliseconds of work.
+    """
+
+    def __init__(self, deadline: Callable[[], bool] | None = None, budget: int = limits.PATCH_EFFORT) -> None:
+        self._deadline = deadline
+        self._left = budget
+        self._unchecked = 0
+
+    def spend(self, amount: int) -> None:
+        """Count work that is about to be done. Raises: Refusal LIMIT_REACHED when it is too much."""
+        self._left -= amount
+        self._unchecked += amount
+        if self._left < 0:
+            raise _too_much("PATCH_EFFORT", "more line comparisons than one patch may cost")
+        if self._unchecked >= _DEADLINE_EVERY:
+            self.look_at_clock()
+
+    def look_at_clock(self) -> None:
+        """Raises: Refusal LIMIT_REACHED when the deadline has passed."""
+        self._unchecked = 0
+        if self._deadline is not None and self._deadline():
+            raise _too_much("deadline", "longer than its time limit")
+
+
+def _too_much(limit: str, what: str) -> Refusal:
+    return Refusal(
+        "LIMIT_REACHED",
+        f"Placing the patch takes {what}. Nothing was written.",
+        next_step="Send smaller patches, with fewer chunks and with context that is rare in the file.",
+        details={"limit": limit},
+    )
+
+
+class Replacement(NamedTuple):
+    """`removed` lines of the file, from `start` on, give way to `added`."""
+
+    start: int
+    removed: int
+    added: list[str]
+
+
+class Finder:
+    """Finds blocks of lines in one file."""
+
+    def __init__(self, lines: list[str], effort: Effort) -> None:
+        self._lines = lines
+        self._effort = effort
+        self._passes: dict[int, _Pass] = {}
+
+    def find(self, pattern: Sequence[str], start: int) -> int | None:
+        """Return where `pattern` begins, at or behind `start`, or None."""
+        if start + len(pattern) > len(self._lines):
+            return None
+        for number, form in enumerate(_FORMS):
+            wanted = list(pattern) if form is None else [form(line) for line in pattern]
+            found = self._pass(number).find(wanted, start)
+            if found is not None:
+                return found
+        return None
+
+    def matches_at(self, pattern: Sequence[str], at: int) -> bool:
+        """Whether `pattern` fits at this one place."""
+        if at + len(pattern) > len(self._lines):
+            return False
+        self._effort.spend(len(pattern) * _FORM_EFFORT)
+        there = self._lines[at : at + len(pattern)]
+        return there == list(pattern) or all(
+            folded(line) == folded(wanted) for line, wanted in zip(there, pattern, strict=True)
+        )  # whatever an earlier pass accepts, the last one does too
+
+    def _pass(self, number: int) -> _Pass:
+        if number not in self._passes:
+            form = _FORMS[number]
+            lines = self._lines
+            if form is not None:
+                self._effort.spend(len(lines) * _FORM_EFFORT)
+                lines = [form(line) for line in lines]
+            self._passes[number] = _Pass(lines, self._effort)
+        return self._passes[number]
+
+
+class _Pass:
+    """One form of all lines, scanned at first and indexed once scanning has cost enough."""
+
+    def __init__(self, lines: list[str], effort: Effort) -> None:
+        self._lines = lines
+        self._effort = effort
+        self._scanned = 0
+        self._index: dict[str, list[int]] | None = None
+
+    def find(self, pattern: list[str], start: int) -> int | None:
+        if self._index is None and self._scanned > _INDEX_AFTER * len(self._lines):
+            self._build_index()
+        if self._index is None:
+            return self._scan(pattern, start)
+        return self._look_up(self._index, pattern, start)
+
+    def _scan(self, pattern: list[str], start: int) -> int | None:
+        lines, first, last, length = self._lines, pattern[0], pattern[-1], len(pattern)
+        stop = len(lines) - length + 1
+        at = start
+        while at < stop:
+            try:
+                found = lines.index(first, at, stop)
+            except ValueError:
+                found = stop
+            self._scanned += found - at + 1
+            self._effort.spend(found - at + 1)
+            if found < stop and lines[found + length - 1] == last and self._fits(pattern, found):
+                return found
+            at = found + 1
+        return None
+
+    def _fits(self, pattern: list[str], at: int) -> bool:
+        if len(pattern) <= 2:
+            return self._lines[at : at + len(pattern)] == pattern
+        self._scanned += len(pattern)
+        self._effort.spend(len(pattern))
+        return self._lines[at : at + len(pattern)] == pattern
+
+    def _build_index(self) -> None:
+        self._effort.spend(len(self._lines) * _FORM_EFFORT)
+        index: dict[str, list[int]] = {}
+        for number, line in enumerate(self._lines):
+            index.setdefault(line, []).append(number)
+        self._index = index
+
+    def _look_up(self, index: dict[str, list[int]], pattern: list[str], start: int) -> int | None:
+        """Try the places of the pattern's rarest line only."""
+        self._effort.spend(len(pattern))
+        places = [index.get(line, []) for line in pattern]
+        rarest = min(range(len(pattern)), key=lambda position: len(places[position]))
+        candidates = places[rarest]
+        for number in range(bisect_left(candidates, start + rarest), len(candidates)):
+            self._effort.spend(1)
+            at = candidates[number] - rarest
+            if at + len(pattern) > len(self._lines):
+                return None
+            if self._fits(pattern, at):
+                return at
+        return None
+
+
+def place(path: str, chunks: Sequence[Chunk], text: Text, effort: Effort) -> list[Replacement]:
+    """Return the replacements of all chunks, in file order.
+
+    Raises: Refusal INVALID_PATCH that explains the first chunk without a place; LIMIT_REACHED.
+    """
+    finder = Finder(text.lines, effort)
+    replacements: list[Replacement] = []
+    cursor = 0
+    for number, chunk in enumerate(chunks, 1):
+        effort.spend(1)
+        if chunk.anchor is not None:
+            anchor_at = finder.find([chunk.anchor], cursor)
+            if anchor_at is None:
+                raise _unplaced(path, number, chunk, text, finder, cursor, anchor_missing=True)
+            cursor = anchor_at + 1
+        pattern = pattern_of(chunk.lines)
+        if not pattern:
+            replacements.append(Replacement(len(text.lines), 0, [line for _, line in chunk.lines]))
+            continue
+        placed = _placed(chunk, pattern, finder, cursor, len(text.lines))
+        if placed is None:
+            raise _unplaced(path, number, chunk, text, finder, cursor, anchor_missing=False)
+        at, lines = placed
+        replacements += _runs(lines, at)
+        cursor = at + len(pattern_of(lines))
+    replacements.sort(key=lambda replacement: replacement.start)
+    return replacements
+
+
+def pattern_of(lines: Sequence[tuple[Kind, str]]) -> list[str]:
+    """Return the removed and context lines: what must be in the file."""
+    return [line for kind, line in lines if kind != "+"]
+
+
+def _placed(
+    chunk: Chunk, pattern: list[str], finder: Finder, cursor: int, line_count: int
+) -> tuple[int, Sequence[tuple[Kind, str]]] | None:
+    """Return where the chunk goes and its lines, shortened by a last empty line where that helps."""
+
+    def search(wanted: list[str]) -> int | None:
+        if not chunk.end_of_file:
+            return finder.find(wanted, cursor)
+        only = max(line_count - len(wanted), cursor)
+        return only if finder.matches_at(wanted, only) else None
+
+    found = search(pattern)
+    if found is not None:
+        return found, chunk.lines
+    if pattern[-1] != "":
+        return None
+    shortened = _without_last_empty(chunk.lines)
+    if len(pattern) == 1:
+        return cursor, shortened
+    found = search(pattern[:-1])
+    return None if found is None else (found, shortened)
+
+
+def _without_last_empty(lines: Sequence[tuple[Kind, str]]) -> list[tuple[Kind, str]]:
+    """Drop the pattern's last line, and the replacement's last line if that is empty too.
+
+    A context line is in both. Where it loses its place in one of them, it is no context any more: what is
+    left is a line to add, or one to remove.
+    """
+    pattern = [number for number, (kind, _) in enumerate(lines) if kind != "+"]
+    replacement = [number for number, (kind, _) in enumerate(lines) if kind != "-"]
+    unmatched = pattern[-1]
+    unwritten = replacement[-1] if replacement and lines[replacement[-1]][1] == "" else None
+    kept: list[tuple[Kind, str]] = []
+    for number, (kind, line) in enumerate(lines):
+        matched = kind != "+" and number != unmatched
+        written = kind != "-" and number != unwritten
+        if matched or written:
+            kept.append((" " if matched and written else "-" if matched else "+", line))
+    return kept
+
+
+def _runs(lines: Sequence[tuple[Kind, str]], at: int) -> list[Replacement]:
+    """Return one replacement for each run of removed and added lines between context lines."""
+    runs: list[Replacement] = []
+    start, count, added = at, 0, list[str]()
+    for kind, line in (*lines, (" ", "")):
+        if kind == "+":
+            added.append(line)
+        elif kind == "-":
+            count += 1
+        else:
+            if count or added:
+                runs.append(Replacement(start, count, added))
+            start, count, added = start + count + 1, 0, []
+    return runs
+
+
+def _unplaced(
+    path: str, number: int, chunk: Chunk, text: Text, finder: Finder, cursor: int, *, anchor_missing: bool
+) -> Refusal:
+    from codespace.v4a.explain import explain  # only a refusal needs it
+
+    return explain(path, number, chunk, text.lines, finder, cursor, anchor_missing=anchor_missing)
