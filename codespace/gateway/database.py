@@ -1,0 +1,174 @@
+"""How the operations database is opened: whose file it is, its settings, its migrations, its secrets.
+
+Everything here is synchronous and short; what runs in it later is the store's. A file that is not
+ours, or is newer than this program, is left untouched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import sqlite3
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from typing import Final
+from urllib.parse import quote
+
+from sqlite_utils import Database
+
+from codespace import limits
+from codespace.errors import Refusal
+from codespace.gateway import schema
+
+MEMORY: Final = ":memory:"
+SECRETS: Final = ("fingerprint",)
+_SECRET_BYTES: Final = 32  # as long as the SHA-256 of the HMAC that it keys
+_WAL_RETRY_SECONDS: Final = 0.01  # SQLite's busy timeout does not cover the switch to WAL
+
+_WORDS: Final[Mapping[str, str]] = {
+    "SQLITE_BUSY": "another program kept the database locked",
+    "SQLITE_LOCKED": "another program kept the database locked",
+    "SQLITE_FULL": "the disk is full",
+    "SQLITE_READONLY": "the database may only be read",
+    "SQLITE_CORRUPT": "the database is damaged",
+    "SQLITE_NOTADB": "the file is not a database",
+    "SQLITE_CANTOPEN": "the file cannot be opened",
+    "SQLITE_IOERR": "the disk failed",
+    "SQLITE_INTERRUPT": "the time for it was over",
+}
+
+
+def refusal(error: sqlite3.Error | OSError, left: str) -> Refusal:
+    """Return STORE_UNAVAILABLE for what SQLite or the system said. `left` says what is stored."""
+    name = getattr(error, "sqlite_errorname", None) or type(error).__name__
+    word = next((words for prefix, words in _WORDS.items() if name.startswith(prefix)), str(error))
+    return Refusal(
+        "STORE_UNAVAILABLE", f"{word[:1].upper()}{word[1:]}. {left}", details={"cause": name, "outcome": "nothing"}
+    )
+
+
+def prepare(path: str) -> tuple[Database, dict[str, bytes]]:
+    """Open the database for a daemon: made or migrated where needed, 0600, and its secrets.
+
+    Raises: Refusal STORE_UNAVAILABLE.
+    """
+    try:
+        if path != MEMORY:
+            _inspect(path, create=True)
+        db = connect_raw(path)
+        try:
+            known = _migrate(db, path)
+            if path != MEMORY:
+                _use_wal(db, path)
+        except BaseException:
+            db.close()
+            raise
+    except (OSError, sqlite3.Error) as error:
+        raise refusal(error, f"{path} was not opened.") from error
+    return db, known
+
+
+@contextlib.contextmanager
+def connect(path: str) -> Iterator[Database]:
+    """Open an existing database without threads, for the command line.
+
+    Raises: Refusal STORE_UNAVAILABLE, also where there is no such file; nothing is created.
+    """
+    try:
+        _inspect(path, create=False)
+        db = connect_raw(path)
+    except (OSError, sqlite3.Error) as error:
+        raise refusal(error, f"{path} was not opened.") from error
+    with contextlib.closing(db):
+        yield db
+
+
+def connect_raw(path: str) -> Database:
+    """Return one more connection to a database that `prepare` has seen, with the settings of every connection."""
+    connection = sqlite3.connect(path, timeout=limits.STORE_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA secure_delete = ON")
+    connection.execute("PRAGMA foreign_keys = ON")
+    return Database(connection)
+
+
+def _inspect(path: str, *, create: bool) -> None:
+    """Make a new file for us alone, or see whose an existing one is: without a lock, a side file or a write."""
+    if create:
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode):
+        raise Refusal("STORE_UNAVAILABLE", f"{path} is not a regular file; nothing was opened.")
+    if found.st_size > 0:
+        _check_owner_program(path)
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        os.chmod(path, 0o600)
+
+
+def _check_owner_program(path: str) -> None:
+    # Never os.open and os.close here: closing any descriptor of the file would drop the locks that
+    # another connection of this process has on it. SQLite knows that and defers the close.
+    with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro&immutable=1", uri=True)) as look:
+        (application,) = look.execute("PRAGMA application_id").fetchone()
+        (version,) = look.execute("PRAGMA user_version").fetchone()
+    if application != schema.APPLICATION_ID:
+        raise Refusal(
+            "STORE_UNAVAILABLE",
+            f"{path} is a database of another program; it was left untouched.",
+            next_step="Set CODESPACE_OPERATIONS_DB to a file of its own.",
+        )
+    _check_version(path, version)
+
+
+def _check_version(path: str, version: int) -> None:
+    if version > schema.VERSION:
+        raise Refusal(
+            "STORE_UNAVAILABLE",
+            f"{path} was written by a newer CodeSpace (schema {version}, this one knows {schema.VERSION}); "
+            "it was left untouched.",
+            next_step="Update CodeSpace, or set CODESPACE_OPERATIONS_DB to another file.",
+        )
+
+
+def _migrate(db: Database, path: str) -> dict[str, bytes]:
+    # One immediate transaction, so that daemons that start together migrate one after the other, and
+    # a database that may only be read is noticed now.
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        _check_version(path, db.execute("PRAGMA user_version").fetchone()[0])
+        schema.MIGRATIONS.apply(db)
+        db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+        db.execute(f"PRAGMA user_version = {schema.VERSION}")
+        known = {name: _secret(db, name) for name in SECRETS}
+        db.execute("COMMIT")
+    finally:
+        if db.conn.in_transaction:
+            db.execute("ROLLBACK")
+    return known
+
+
+def _secret(db: Database, name: str) -> bytes:
+    fresh = secrets.token_hex(_SECRET_BYTES)
+    db.execute("INSERT OR IGNORE INTO meta (name, value) VALUES (?, ?)", (f"secret:{name}", fresh))
+    (value,) = db.execute("SELECT value FROM meta WHERE name = ?", (f"secret:{name}",)).fetchone()
+    return bytes.fromhex(value)
+
+
+def _use_wal(db: Database, path: str) -> None:
+    deadline = time.monotonic() + limits.STORE_BUSY_SECONDS
+    while True:
+        try:
+            (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
+            break
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_WAL_RETRY_SECONDS)
+    if mode != "wal":
+        raise Refusal(
+            "STORE_UNAVAILABLE",
+            f"The filesystem of {path} has no shared memory for SQLite's write-ahead log; nothing was opened.",
+            next_step="Put the database on a local filesystem with CODESPACE_OPERATIONS_DB or CODESPACE_STATE_DIR.",
+        )

@@ -1,0 +1,270 @@
+"""The ledger: one row for each operation and hold, moved only by recorded steps.
+
+A step's row and its event are one transaction; the step applies only to the state that it starts
+from. The ledger decides nothing: machines decide, drivers act. It holds hashes, names and outcomes,
+never patch text, argv or output.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal
+
+from sqlite_utils import Database
+
+from codespace import limits
+from codespace.drive import Recorder, Stale, Step, finals
+from codespace.gateway import audit as chain
+from codespace.gateway.audit import Audit, Event
+from codespace.gateway.store import Store
+from statemachines.approval import Approval
+from statemachines.execution import Execution
+from statemachines.patch import Patch
+
+Kind = Literal["patch", "exec"]
+Subject = Literal["operation", "hold"]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One recorded operation, as it stood when it was read."""
+
+    id: str
+    kind: Kind
+    tool: str
+    workspace_id: str
+    root: str
+    operation_key: str | None
+    fingerprint: str
+    state: str
+    instance_id: str
+    created_at: float
+    """Wall clock, seconds since the epoch."""
+    finished_at: float | None = None
+    work_id: str | None = None
+    process_id: str | None = None
+    files: tuple[str, ...] = ()
+    changes: tuple[dict[str, Any], ...] = ()
+    outcome: dict[str, Any] | None = None
+    """An error body or an exit record."""
+    approval_id: str | None = None
+
+
+class KeyTaken(Exception):
+    """The operation_key names another operation already; nothing was recorded."""
+
+    def __init__(self, existing: Operation) -> None:
+        super().__init__(f"operation_key is taken by {existing.id}; nothing was recorded.")
+        self.existing = existing
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    name: str
+    machines: Mapping[str, frozenset[str]]
+    """The machines that move its rows, with their final states."""
+    columns: frozenset[str]
+    """What a step may change beside the state."""
+    json_columns: frozenset[str]
+    ended_at: str | None
+    """The column that is filled when a final state is reached."""
+
+
+_OPERATIONS: Final = _Table(
+    "operations",
+    {"patch": finals(Patch), "execution": finals(Execution)},
+    frozenset({"instance_id", "work_id", "process_id", "files", "changes", "outcome", "approval_id"}),
+    frozenset({"files", "changes", "outcome"}),
+    "finished_at",
+)
+_HOLDS: Final = _Table(
+    "holds",
+    {"approval": finals(Approval)},
+    frozenset({"body", "shown", "reason", "decided_at", "expires_at", "result", "instance_id", "operation_id"}),
+    frozenset({"body", "shown", "result"}),
+    None,
+)
+_TABLES: Final = {machine: table for table in (_OPERATIONS, _HOLDS) for machine in table.machines}
+_COLUMNS: Final = tuple(field.name for field in fields(Operation))
+_SELECT: Final = f"SELECT {', '.join(_COLUMNS)} FROM operations"  # noqa: S608
+_INSERT: Final = f"INSERT INTO operations ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608
+_MINTED: Final = "The request passed the gate; from here on it has a name, and its key repeats it."
+
+
+class Ledger:
+    """The recorded operations of all daemons on one store.
+
+    Args:
+        store: Where they are.
+        clock: Wall clock in seconds since the epoch.
+        instance_id: Of this daemon.
+        audit: The chain that every step is appended to.
+    """
+
+    def __init__(self, store: Store, clock: Callable[[], float], instance_id: str, audit: Audit) -> None:
+        self._store = store
+        self._clock = clock
+        self._instance_id = instance_id
+        self._audit = audit
+
+    async def mint(self, operation: Operation, also_move: Sequence[Step] = ()) -> None:
+        """Record a new operation, and `also_move` (a hold's steps, or its own first ones), as one transaction.
+
+        Raises: KeyTaken; Stale; Refusal STORE_UNAVAILABLE.
+        Cancel: recorded whole or not at all; if Cancelled comes out, not at all.
+        """
+
+        def insert(db: Database) -> None:
+            try:
+                db.execute(_INSERT, _row(operation))
+            except sqlite3.IntegrityError:
+                existing = _one(db, "operation_key = ?", operation.operation_key)
+                if existing is None:
+                    raise
+                raise KeyTaken(existing) from None
+            machine = "patch" if operation.kind == "patch" else "execution"
+            details = {"tool": operation.tool, "workspace_id": operation.workspace_id}
+            self._audit.append(db, machine, operation.id, "minted", None, operation.state, _MINTED, details)
+            self._apply(db, also_move)
+
+        await self._store.write(insert, durable=any(step.durable for step in also_move))
+
+    async def apply(self, steps: Sequence[Step]) -> None:
+        """Record steps of any subjects as one transaction.
+
+        Raises: Stale, for the first whose row is not at its source; Refusal STORE_UNAVAILABLE.
+        Cancel: recorded whole or not at all; if Cancelled comes out, not at all.
+        """
+        durable = any(step.durable for step in steps)
+        await self._store.write(lambda db: self._apply(db, steps), durable=durable)
+
+    async def note(
+        self, kind: str, subject: str, event: str, reason: str, details: Mapping[str, Any] | None = None
+    ) -> None:
+        """Append a fact that moves no machine (a start, a stop, a refusal worth keeping) to the chain."""
+        await self._store.write(lambda db: self._audit.append(db, kind, subject, event, None, None, reason, details))
+
+    def recorder(self, kind: Subject) -> Recorder:
+        """Return the drive.Recorder for operations or for holds."""
+        return _Recorder(self, self._store, _OPERATIONS if kind == "operation" else _HOLDS)
+
+    async def get(self, operation_id: str) -> Operation | None:
+        """Return the operation of this id."""
+        return await self._store.read(lambda db: _one(db, "id = ?", operation_id))
+
+    async def by_key(self, operation_key: str) -> Operation | None:
+        """Return the operation that this key names."""
+        return await self._store.read(lambda db: _one(db, "operation_key = ?", operation_key))
+
+    async def by_process(self, process_id: str) -> Operation | None:
+        """Return the operation that started this process."""
+        return await self._store.read(lambda db: _one(db, "process_id = ?", process_id))
+
+    async def unfinished(self, instance_ids: Iterable[str] | None = None) -> tuple[Operation, ...]:
+        """Return the operations without a final state, oldest first: of these instances, or of all."""
+        wanted = None if instance_ids is None else json.dumps(sorted(instance_ids))
+        return await self._store.read(
+            lambda db: _many(
+                db,
+                "finished_at IS NULL AND (?1 IS NULL OR instance_id IN (SELECT value FROM json_each(?1))) "
+                "ORDER BY created_at, rowid",
+                wanted,
+            )
+        )
+
+    async def list(
+        self, *, workspace_id: str | None = None, kind: Kind | None = None, limit: int = limits.LIST_ROWS
+    ) -> tuple[Operation, ...]:
+        """Return the newest operations first, at most limits.LIST_ROWS."""
+        return await self._store.read(
+            lambda db: _many(
+                db,
+                "(?1 IS NULL OR workspace_id = ?1) AND (?2 IS NULL OR kind = ?2) "
+                "ORDER BY created_at DESC, rowid DESC LIMIT ?3",
+                workspace_id,
+                kind,
+                max(1, min(limit, limits.LIST_ROWS)),
+            )
+        )
+
+    async def events(self, subject: str) -> tuple[Event, ...]:
+        """Return what happened to `subject`, oldest first."""
+        return await self._store.read(lambda db: chain.events(db, subject))
+
+    def _apply(self, db: Database, steps: Sequence[Step]) -> None:
+        for step in steps:
+            self._move(db, step)
+            self._audit.append(
+                db, step.machine, step.subject, step.event, step.source, step.target, step.reason, step.details
+            )
+
+    def _move(self, db: Database, step: Step) -> None:
+        table = _TABLES[step.machine]
+        changes = _encoded(table, step.changes)
+        if table.ended_at is not None and step.target in table.machines[step.machine]:
+            changes[table.ended_at] = self._clock()
+        assignments = ", ".join(f"{column} = ?" for column in ("state", *changes))
+        sql = f"UPDATE {table.name} SET {assignments} WHERE id = ? AND state = ?"  # noqa: S608
+        cursor = db.execute(sql, (step.target, *changes.values(), step.subject, step.source))
+        if cursor.rowcount != 1:
+            raise Stale(step.subject, step.source, _state(db, table, step.subject))
+
+
+class _Recorder:
+    """drive.Recorder over one table."""
+
+    def __init__(self, ledger: Ledger, store: Store, table: _Table) -> None:
+        self._ledger = ledger
+        self._store = store
+        self._table = table
+
+    async def record(self, steps: Sequence[Step]) -> None:
+        foreign = [step.machine for step in steps if step.machine not in self._table.machines]
+        if foreign:
+            raise ValueError(f"{foreign[0]} does not move rows of {self._table.name}")
+        await self._ledger.apply(steps)
+
+    async def look(self, subject: str) -> str | None:
+        return await self._store.read(lambda db: _state(db, self._table, subject))
+
+
+def _state(db: Database, table: _Table, subject: str) -> str | None:
+    row = db.execute(f"SELECT state FROM {table.name} WHERE id = ?", (subject,)).fetchone()  # noqa: S608
+    return None if row is None else str(row[0])
+
+
+def _encoded(table: _Table, changes: Mapping[str, Any]) -> dict[str, Any]:
+    unknown = sorted(changes.keys() - table.columns)
+    if unknown:
+        raise ValueError(f"a step may not change {table.name}.{unknown[0]}")
+    return {
+        column: json.dumps(value) if column in table.json_columns and value is not None else value
+        for column, value in changes.items()
+    }
+
+
+def _row(operation: Operation) -> tuple[Any, ...]:
+    values = {name: getattr(operation, name) for name in _COLUMNS}
+    for name in _OPERATIONS.json_columns:
+        values[name] = None if values[name] is None else json.dumps(values[name])
+    return tuple(values.values())
+
+
+def _one(db: Database, where: str, *values: Any) -> Operation | None:
+    found = _many(db, where, *values)
+    return found[0] if found else None
+
+
+def _many(db: Database, where: str, *values: Any) -> tuple[Operation, ...]:
+    return tuple(_operation(row) for row in db.execute(f"{_SELECT} WHERE {where}", values))
+
+
+def _operation(row: Sequence[Any]) -> Operation:
+    values = dict(zip(_COLUMNS, row, strict=True))
+    values["files"] = tuple(json.loads(values["files"]))
+    values["changes"] = tuple(json.loads(values["changes"]))
+    values["outcome"] = None if values["outcome"] is None else json.loads(values["outcome"])
+    return Operation(**values)

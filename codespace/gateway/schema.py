@@ -1,0 +1,60 @@
+"""The tables of the operations database, as migrations; nothing here reads or writes rows.
+
+A migration that was released is never edited: a later one follows it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlite_utils import Database, Migrations
+
+APPLICATION_ID: Final = 0x43445350
+# "CDSP" in SQLite's header: how a CodeSpace database is told from any other file.
+
+VERSION: Final = 1
+# The number of migrations below, in SQLite's user_version: a higher one means a newer CodeSpace.
+
+MIGRATIONS: Final = Migrations("codespace")
+
+
+@MIGRATIONS()
+def m001_operations_holds_events(db: Database) -> None:
+    """Create the tables of issue 2: the ledger, holds, instances, the audit chain and secrets."""
+    for statement in _M001:
+        db.execute(statement)
+
+
+_M001: Final = (
+    """CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT""",
+    """CREATE TABLE instances (
+        id TEXT PRIMARY KEY, pid INTEGER NOT NULL, started_at REAL NOT NULL, ended_at REAL,
+        state_dir TEXT NOT NULL, lock_path TEXT NOT NULL, roots TEXT NOT NULL) STRICT""",
+    """CREATE TABLE operations (
+        id TEXT PRIMARY KEY, kind TEXT NOT NULL CHECK (kind IN ('patch', 'exec')), tool TEXT NOT NULL,
+        workspace_id TEXT NOT NULL, root TEXT NOT NULL, operation_key TEXT, fingerprint TEXT NOT NULL,
+        state TEXT NOT NULL, instance_id TEXT NOT NULL, created_at REAL NOT NULL, finished_at REAL,
+        work_id TEXT, process_id TEXT, files TEXT NOT NULL, changes TEXT NOT NULL, outcome TEXT,
+        approval_id TEXT) STRICT""",
+    # A key names one operation, across workspaces, kinds and daemons: the promise of P5 is this index.
+    """CREATE UNIQUE INDEX operations_key ON operations (operation_key) WHERE operation_key IS NOT NULL""",
+    """CREATE INDEX operations_unfinished ON operations (instance_id) WHERE finished_at IS NULL""",
+    """CREATE INDEX operations_created ON operations (created_at)""",
+    """CREATE INDEX operations_process ON operations (process_id) WHERE process_id IS NOT NULL""",
+    """CREATE TABLE holds (
+        id TEXT PRIMARY KEY, tool TEXT NOT NULL, workspace_id TEXT NOT NULL, operation_key TEXT,
+        fingerprint TEXT NOT NULL, state TEXT NOT NULL, body TEXT, shown TEXT NOT NULL, caller TEXT NOT NULL,
+        reason TEXT, expires_at REAL NOT NULL, created_at REAL NOT NULL, decided_at REAL, result TEXT,
+        instance_id TEXT NOT NULL, operation_id TEXT) STRICT""",
+    # While a hold is active it owns its key and its fingerprint: sent again, a request finds it.
+    """CREATE UNIQUE INDEX holds_active_key ON holds (operation_key)
+        WHERE operation_key IS NOT NULL AND state IN ('pending', 'granted', 'resuming')""",
+    """CREATE INDEX holds_fingerprint ON holds (fingerprint)""",
+    """CREATE INDEX holds_key ON holds (operation_key) WHERE operation_key IS NOT NULL""",
+    """CREATE INDEX holds_state ON holds (state)""",
+    """CREATE TABLE events (
+        seq INTEGER PRIMARY KEY, at REAL NOT NULL, instance_id TEXT NOT NULL, kind TEXT NOT NULL,
+        subject TEXT NOT NULL, event TEXT NOT NULL, source TEXT, target TEXT, reason TEXT NOT NULL,
+        details TEXT NOT NULL, previous TEXT NOT NULL, hash TEXT NOT NULL) STRICT""",
+    """CREATE INDEX events_subject ON events (subject)""",
+)

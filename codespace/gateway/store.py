@@ -1,0 +1,143 @@
+"""The operations database: written on one lane, read on another, always in a transaction.
+
+It knows how to run a function and what SQLite's errors mean to a caller. It knows no operation, hold
+or event; those rooms bring their own functions.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from sqlite_utils import Database
+
+from codespace.gateway.database import MEMORY, connect_raw, prepare, refusal
+from codespace.gateway.lane import Call, Lane
+
+T = TypeVar("T")
+
+
+class Store:
+    """One database file (or memory), shared with other daemons.
+
+    A function given to `read` or `write` runs on a thread, gets the sqlite-utils Database, and
+    returns plain values: no cursor and no generator, which would outlive the transaction.
+    """
+
+    def __init__(self, path: str, writer: Lane, reader: Lane, secrets: dict[str, bytes]) -> None:
+        self.path = path
+        self._writer = writer
+        self._reader = reader
+        self._secrets = secrets
+        self._durable: bool | None = None
+
+    @classmethod
+    def open(cls, path: str, *, inline: bool = False) -> Store:
+        """Open the database, made or migrated where needed, with mode 0600.
+
+        Args:
+            path: A file in a directory that exists, or `:memory:`.
+            inline: Run in the loop itself instead of on threads: for tests on a fake clock.
+        Raises: Refusal STORE_UNAVAILABLE: no place, no permission, not a database, another program's,
+            or from a newer CodeSpace. Such a file is left untouched.
+        """
+        db, secrets = prepare(path)
+        writer = Lane(db, "store-writer", inline=inline)
+        if path == MEMORY or inline:
+            return cls(path, writer, writer, secrets)  # memory is seen by its own connection only
+        # A second connection: reads go on while a write waits for another daemon.
+        read_db = connect_raw(path)
+        read_db.execute("PRAGMA query_only = ON")
+        return cls(path, writer, Lane(read_db, "store-reader"), secrets)
+
+    async def read(self, fn: Callable[[Database], T]) -> T:
+        """Return fn(db), all of it seen at one instant; what it writes is refused or dropped.
+
+        Raises: Refusal STORE_UNAVAILABLE; whatever fn raises.
+        Cancel: nothing is left behind.
+        """
+
+        def work(call: Call) -> T:
+            db = self._reader.db
+            db.execute("BEGIN")
+            try:
+                return _plain(fn(db))
+            finally:
+                _rollback(db)
+
+        return await _run(self._reader, work, "Nothing was changed.")
+
+    async def write(self, fn: Callable[[Database], T], *, durable: bool = False) -> T:
+        """Return fn(db), run in one immediate transaction: committed if it returns, else rolled back.
+
+        Args:
+            durable: Flushed to disk before returning; else a power loss may take the last commits.
+        Raises: Refusal STORE_UNAVAILABLE (nothing was written, unless details say `outcome: unknown`);
+            whatever fn raises, after the rollback.
+        Cancel: a write in line is taken back and Cancelled raised; one that had started is waited for
+            and its result returned, so that what is told is what is stored.
+        Source: limits.STORE_WAIT_SECONDS, limits.STORE_BUSY_SECONDS, limits.STORE_GRACE_SECONDS.
+        """
+
+        def work(call: Call) -> T:
+            db = self._writer.db
+            self._set_durable(durable)
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                result = _plain(fn(db))
+                call.commit_begins()
+                db.execute("COMMIT")
+            finally:
+                _rollback(db)
+            return result
+
+        return await _run(self._writer, work, "Nothing was written to the database.")
+
+    async def scrub(self) -> bool:
+        """Make deleted bytes leave the file: fold the log into the database and cut it.
+
+        Returns: False while another connection reads; ask again then.
+        """
+
+        def work(call: Call) -> bool:
+            busy, _, _ = self._writer.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            return bool(busy == 0)
+
+        return await _run(self._writer, work, "Deleted bytes may still be in the database's log.")
+
+    def secret(self, name: str) -> bytes:
+        """Return a secret that all daemons on this database share. Raises: KeyError."""
+        return self._secrets[name]
+
+    def close(self) -> None:
+        """Finish what is in line and close. Blocks for milliseconds, limits.STORE_GRACE_SECONDS a lane at most."""
+        if self._reader is not self._writer:
+            self._reader.close()
+        self._writer.close()
+
+    def _set_durable(self, durable: bool) -> None:
+        if durable != self._durable:
+            self._writer.db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            self._durable = durable
+
+
+async def _run(lane: Lane, work: Callable[[Call], T], left: str) -> T:
+    try:
+        result: T = await lane.run(work)
+    except (sqlite3.IntegrityError, sqlite3.ProgrammingError):
+        raise  # the function's own business, or its fault
+    except sqlite3.Error as error:
+        raise refusal(error, left) from error
+    return result
+
+
+def _plain(value: T) -> T:
+    if isinstance(value, Iterator | sqlite3.Cursor):
+        raise TypeError("a function of the store returns plain values; rows would be read after its transaction")
+    return value
+
+
+def _rollback(db: Database) -> None:
+    if db.conn.in_transaction:
+        db.execute("ROLLBACK")
