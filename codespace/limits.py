@@ -29,6 +29,8 @@ WAIT_SECONDS_MAXIMUM: Final = 50.0
 # Clients cut calls at about 60 s; a long poll must end before that.
 WAIT_SECONDS_DEFAULT: Final = 10.0
 # Enough for most short commands to end inside one call.
+PROGRESS_SECONDS: Final = 5.0
+# Between two progress notifications of one long wait.
 OPERATION_KEY_CHARACTERS: Final = 200
 # From the contract.
 

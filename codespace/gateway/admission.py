@@ -1,0 +1,137 @@
+"""The order in which a mutation is let in: policy, key, hold, and only then its driver.
+
+A refusal here leaves no row and burns no key. The drivers (`patching`, `execution`) do the rest:
+occupancy, minting, acting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from codespace.contract import Caller, Workspace
+from codespace.errors import Refusal
+from codespace.gateway.holds import Hold, Holds
+from codespace.gateway.ledger import Ledger, Operation
+from codespace.gateway.registry import Registry
+from codespace.gateway.request import Fingerprints, Request, require_same
+from codespace.gateway.view import denied, held
+
+
+class Driver(Protocol):
+    """What makes one kind of mutation happen."""
+
+    async def authorize(self, workspace: Workspace, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments with the workspace's defaults filled in, or refuse by policy."""
+
+    async def preview(self, request: Request) -> dict[str, Any]:
+        """Say what the request would do now, for a person and for comparison at resume."""
+
+    async def perform(self, request: Request, hold: Hold | None) -> dict[str, Any]:
+        """Enter the root, mint, act. With a hold, only exactly what it showed."""
+
+    async def replay(self, request: Request, operation: Operation) -> dict[str, Any]:
+        """Answer again for a recorded operation, without any effect."""
+
+
+class Admission:
+    """Lets requests in, each to the driver of its tool."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        ledger: Ledger,
+        holds: Holds,
+        fingerprints: Fingerprints,
+        drivers: Mapping[str, Driver],
+    ) -> None:
+        self._registry = registry
+        self._ledger = ledger
+        self._holds = holds
+        self._fingerprints = fingerprints
+        self._drivers = drivers
+
+    async def admit(
+        self, tool: str, workspace: Workspace, arguments: Mapping[str, Any], caller: Caller
+    ) -> dict[str, Any]:
+        """Answer a mutation: replay it, hold it, or perform it.
+
+        Raises: Refusal; APPROVAL_REQUIRED where it is held.
+        Cancel: what was started is the driver's; a patch before its first rename is abandoned.
+        """
+        request = await self._request(tool, workspace, arguments, caller)
+        earlier = await self._earlier(request)
+        if earlier is not None:
+            return earlier
+        if workspace.approvals == "off":
+            return await self._drivers[tool].perform(request, None)
+        hold = await self._find_or_place(request)
+        return await self.resume(hold, caller)
+
+    async def hold(self, tool: str, workspace: Workspace, arguments: Mapping[str, Any], caller: Caller) -> Hold:
+        """Hold a request without sending it, in any approval mode.
+
+        Raises: Refusal INVALID_ARGUMENT for a tool that changes nothing.
+        """
+        if tool not in self._drivers:
+            raise Refusal(
+                "INVALID_ARGUMENT",
+                f"Only {' and '.join(sorted(self._drivers))} can be held.",
+                details={"argument": "tool"},
+            )
+        request = await self._request(tool, workspace, arguments, caller)
+        await self._refuse_taken_key(request)
+        return await self._find_or_place(request)
+
+    async def resume(self, hold: Hold, caller: Caller) -> dict[str, Any]:
+        """Run a granted hold, once; wait for the call that runs it, or replay its stored result."""
+        if hold.state == "pending":
+            raise held(hold)
+        if hold.state == "denied":
+            raise denied(hold)
+        if hold.state == "consumed":
+            return self._holds.stored(hold)
+        assert hold.body is not None  # a hold keeps its body until it is denied or consumed
+        workspace = self._registry.find(hold.workspace_id)
+        driver = self._drivers[hold.tool]
+        await driver.authorize(workspace, hold.body)  # the profile may have changed since the grant
+        request = Request(hold.tool, workspace, hold.body, hold.fingerprint, caller)
+        return await self._holds.run_once(hold, lambda: driver.perform(request, hold))
+
+    async def _request(self, tool: str, workspace: Workspace, arguments: Mapping[str, Any], caller: Caller) -> Request:
+        complete = await self._drivers[tool].authorize(workspace, arguments)
+        return Request(tool, workspace, complete, self._fingerprints.of(tool, workspace.id, complete), caller)
+
+    async def _earlier(self, request: Request) -> dict[str, Any] | None:
+        """Answer from what the operation_key names already, if it names anything."""
+        operation = await self._refuse_taken_key(request)
+        if operation is None:
+            return None
+        return await self._drivers[request.tool].replay(request, operation)
+
+    async def _refuse_taken_key(self, request: Request) -> Operation | None:
+        """Return the operation that this very request became before.
+
+        Raises: Refusal OPERATION_KEY_CONFLICT, or the denial of the hold that the key names.
+        """
+        key = request.operation_key
+        if key is None:
+            return None
+        operation = await self._ledger.by_key(key)
+        if operation is not None:
+            require_same(request, operation.fingerprint, operation_id=operation.id)
+            return operation
+        hold = await self._holds.by_key(key)
+        if hold is None:
+            return None
+        require_same(request, hold.fingerprint, approval_id=hold.id)
+        if hold.state == "denied" and not hold.expired:
+            raise denied(hold)
+        return None
+
+    async def _find_or_place(self, request: Request) -> Hold:
+        hold = await self._holds.active(request.fingerprint)
+        if hold is not None:
+            return hold
+        shown = await self._drivers[request.tool].preview(request)
+        return await self._holds.place(request, shown)

@@ -1,0 +1,340 @@
+"""The gate: what a door may ask for, one method for each tool.
+
+Every request is decided here before anything acts: find the workspace, decide by its profile and
+environment, then (for what changes something) hand it to `Admission`, which keeps the order of
+keys, holds and occupancy. Arguments arrive validated, defaults filled in; results leave as plain
+JSON values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from codespace import __version__
+from codespace.contract import Caller, Encoding, ReadResult, Runner, Stream, Workspace
+from codespace.errors import Refusal
+from codespace.gateway import information, policy
+from codespace.gateway.admission import Admission
+from codespace.gateway.execution import Execution
+from codespace.gateway.holds import Holds
+from codespace.gateway.ledger import Ledger, Operation
+from codespace.gateway.patching import Patching
+from codespace.gateway.registry import Registry
+from codespace.gateway.view import hold_view, known
+
+
+class Gate:
+    """Implements `contract.Tools` for one daemon."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        runner: Runner,
+        ledger: Ledger,
+        holds: Holds,
+        patching: Patching,
+        execution: Execution,
+        admission: Admission,
+        server_facts: Mapping[str, Any],
+    ) -> None:
+        self._registry = registry
+        self._runner = runner
+        self._ledger = ledger
+        self._holds = holds
+        self._patching = patching
+        self._execution = execution
+        self._admission = admission
+        self._server_facts = server_facts
+        self._closed = False
+
+    def close(self) -> None:
+        """Refuse everything from now on with SHUTTING_DOWN."""
+        self._closed = True
+
+    # --- what is in force ---
+
+    async def workspace_info(self, caller: Caller, *, workspace_id: str | None) -> dict[str, Any]:
+        self._require_open()
+        info: dict[str, Any] = {
+            "server": "CodeSpace",
+            "version": __version__,
+            **self._server_facts,
+            "workspaces": [{"id": each.id, "profile": each.profile} for each in self._registry],
+        }
+        if workspace_id is None and len(info["workspaces"]) != 1:
+            return info
+        workspace = self._registry.find(workspace_id)
+        facts = await self._runner.describe(workspace)
+        return info | {
+            "workspace_id": workspace.id,
+            "profile": workspace.profile,
+            "root": workspace.root,
+            "execution": information.execution(workspace, facts),
+        }
+
+    # --- files ---
+
+    async def read(
+        self,
+        caller: Caller,
+        *,
+        workspace_id: str | None,
+        path: str,
+        start_line: int | None,
+        line_count: int | None,
+        encoding: Encoding,
+    ) -> dict[str, Any]:
+        workspace = self._readable(workspace_id)
+        result = await self._runner.read(
+            workspace,
+            path,
+            start_line=start_line,
+            line_count=line_count,
+            encoding=encoding,
+            limit_bytes=workspace.limits.read_bytes,
+        )
+        return known(result)
+
+    async def read_many(self, caller: Caller, *, workspace_id: str | None, paths: list[str]) -> dict[str, Any]:
+        workspace = self._readable(workspace_id)
+        left = workspace.limits.read_bytes
+        entries: list[dict[str, Any]] = []
+        for path in paths:
+            try:
+                result = await self._read_within(workspace, path, left)
+            except Refusal as refusal:
+                entries.append({"path": path, "error": refusal.body()})
+            else:
+                left -= len(result.content.encode("utf-8", "surrogatepass"))
+                entries.append(known(result))
+        return {"entries": entries}
+
+    async def _read_within(self, workspace: Workspace, path: str, left: int) -> ReadResult:
+        if left <= 0:
+            raise Refusal("OUTPUT_LIMIT", "The files before this one filled the answer.", next_step="Read it alone.")
+        return await self._runner.read(
+            workspace, path, start_line=None, line_count=None, encoding="text", limit_bytes=left
+        )
+
+    async def find(
+        self,
+        caller: Caller,
+        *,
+        workspace_id: str | None,
+        glob: str | None,
+        query: str | None,
+        include_ignored: bool,
+        limit: int,
+    ) -> dict[str, Any]:
+        workspace = self._readable(workspace_id)
+        found = await self._runner.find(workspace, glob=glob, query=query, include_ignored=include_ignored, limit=limit)
+        return known(found)
+
+    async def search(
+        self,
+        caller: Caller,
+        *,
+        workspace_id: str | None,
+        pattern: str,
+        literal: bool,
+        glob: str | None,
+        context_lines: int,
+        limit: int,
+    ) -> dict[str, Any]:
+        workspace = self._readable(workspace_id)
+        found = await self._runner.search(
+            workspace, pattern, literal=literal, glob=glob, context_lines=context_lines, limit=limit
+        )
+        return known(found) | {"matches": [known(match) for match in found.matches]}
+
+    # --- patches ---
+
+    async def apply_patch(
+        self,
+        caller: Caller,
+        *,
+        workspace_id: str | None,
+        patch: str,
+        expected_versions: dict[str, str] | None,
+        operation_key: str | None,
+        check_only: bool,
+        work_id: str | None,
+    ) -> dict[str, Any]:
+        workspace = self._writable(workspace_id)
+        expected = expected_versions or {}
+        if check_only:
+            return await self._patching.check(workspace, patch, expected)
+        arguments = {
+            "workspace_id": workspace.id,
+            "patch": patch,
+            "expected_versions": expected,
+            "operation_key": operation_key,
+            "work_id": work_id,
+        }
+        return await self._admission.admit("apply_patch", workspace, arguments, caller)
+
+    async def operation_status(
+        self, caller: Caller, *, operation_id: str | None, operation_key: str | None
+    ) -> dict[str, Any]:
+        self._require_open()
+        operation = await self._operation(operation_id, operation_key)
+        status: dict[str, Any] = {
+            "operation_id": operation.id,
+            "kind": operation.kind,
+            "status": operation.state,
+            "workspace_id": operation.workspace_id,
+            "created_at": operation.created_at,
+            "finished_at": operation.finished_at,
+            "files": list(operation.files),
+            "changes": [dict(change) for change in operation.changes],
+            "process_id": operation.process_id,
+            "outcome": operation.outcome,
+            "events": [known(event) for event in await self._ledger.events(operation.id)],
+        }
+        if operation.kind == "patch" and operation.state == "applied":
+            workspace = self._registry.find(operation.workspace_id)
+            status["still_current"] = await self._patching.still_current(workspace, operation)
+        return {name: value for name, value in status.items() if value is not None}
+
+    async def _operation(self, operation_id: str | None, operation_key: str | None) -> Operation:
+        if operation_id is not None and operation_key is None:
+            operation = await self._ledger.get(operation_id)
+        elif operation_key is not None and operation_id is None:
+            operation = await self._ledger.by_key(operation_key)
+        else:
+            raise Refusal(
+                "INVALID_ARGUMENT",
+                "Exactly one of operation_id and operation_key is needed.",
+                details={"argument": "operation_id"},
+            )
+        if operation is None:
+            raise Refusal("OPERATION_NOT_FOUND", "No such operation is recorded.")
+        return operation
+
+    # --- commands ---
+
+    async def exec_command(
+        self,
+        caller: Caller,
+        *,
+        workspace_id: str | None,
+        command: list[str],
+        cwd: str,
+        env: dict[str, str] | None,
+        stdin: str | None,
+        open_stdin: bool,
+        timeout_seconds: float | None,
+        wait_seconds: float,
+        operation_key: str | None,
+        work_id: str | None,
+    ) -> dict[str, Any]:
+        workspace = self._writable(workspace_id)
+        arguments = {
+            "workspace_id": workspace.id,
+            "command": command,
+            "cwd": cwd,
+            "env": env or {},
+            "stdin": stdin,
+            "open_stdin": open_stdin,
+            "timeout_seconds": timeout_seconds,
+            "wait_seconds": wait_seconds,
+            "operation_key": operation_key,
+            "work_id": work_id,
+        }
+        return await self._admission.admit("exec_command", workspace, arguments, caller)
+
+    async def read_process(
+        self,
+        caller: Caller,
+        *,
+        process_id: str,
+        cursor: int,
+        stream: Stream,
+        wait_seconds: float,
+        limit_bytes: int,
+        encoding: Encoding,
+    ) -> dict[str, Any]:
+        return await self._execution.read(
+            caller,
+            process_id,
+            cursor=cursor,
+            stream=stream,
+            wait_seconds=wait_seconds,
+            limit_bytes=limit_bytes,
+            encoding=encoding,
+        )
+
+    async def process_status(self, caller: Caller, *, process_id: str) -> dict[str, Any]:
+        return self._execution.status(process_id)
+
+    async def list_processes(self, caller: Caller, *, workspace_id: str | None) -> dict[str, Any]:
+        if workspace_id is not None:
+            self._registry.find(workspace_id)
+        return {"processes": self._execution.listed(workspace_id)}
+
+    async def write_stdin(
+        self, caller: Caller, *, process_id: str, data: str, encoding: Encoding, eof: bool
+    ) -> dict[str, Any]:
+        self._require_open()
+        return {"bytes_written": await self._execution.write_stdin(process_id, data, encoding=encoding, eof=eof)}
+
+    async def terminate_process(self, caller: Caller, *, process_id: str, grace_seconds: float) -> dict[str, Any]:
+        return await self._execution.terminate(process_id, grace_seconds)
+
+    # --- holds ---
+
+    async def approval_create(self, caller: Caller, *, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        workspace = self._writable(arguments.get("workspace_id"))
+        filled = {name: value for name, value in arguments.items() if name != "check_only"}
+        filled["workspace_id"] = workspace.id
+        for name in {"env", "expected_versions"} & filled.keys():
+            filled[name] = filled[name] or {}
+        return hold_view(await self._admission.hold(tool, workspace, filled, caller))
+
+    async def approval_status(self, caller: Caller, *, approval_id: str, wait_seconds: float) -> dict[str, Any]:
+        hold = await self._holds.wait_decided(approval_id, wait_seconds)
+        view = hold_view(hold) | {
+            "tool": hold.tool,
+            "workspace_id": hold.workspace_id,
+            "fingerprint": hold.fingerprint,
+            "shown": hold.shown,
+            "reason": hold.reason,
+            "result": hold.result,
+        }
+        return {name: value for name, value in view.items() if value is not None}
+
+    async def approval_resolve(self, caller: Caller, *, approval_id: str, decision: str) -> dict[str, Any]:
+        self._require_open()
+        hold = await self._holds.get(approval_id)
+        if self._registry.find(hold.workspace_id).approvals == "operator":
+            raise Refusal(
+                "UNAUTHORIZED",
+                "Only the operator can decide this hold.",
+                next_step="Wait for the operator with approval_status.",
+                approval_id=approval_id,
+            )
+        return hold_view(await self._holds.resolve(approval_id, decision, by=f"caller over {caller.transport}"))
+
+    async def operation_resume(self, caller: Caller, *, approval_id: str) -> dict[str, Any]:
+        self._require_open()
+        hold = await self._holds.get(approval_id)
+        result = await self._admission.resume(hold, caller)
+        return {"approval_id": approval_id, "state": "consumed", hold.tool: result}
+
+    # --- decisions every request passes ---
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise Refusal("SHUTTING_DOWN", "The daemon is stopping; nothing was done.")
+
+    def _readable(self, workspace_id: str | None) -> Workspace:
+        self._require_open()
+        workspace = self._registry.find(workspace_id)
+        policy.require_read(workspace)
+        return workspace
+
+    def _writable(self, workspace_id: str | None) -> Workspace:
+        workspace = self._readable(workspace_id)
+        policy.require_write(workspace)
+        return workspace

@@ -1,0 +1,301 @@
+"""Holds: requests that wait for a grant, bound to what was shown, run at most once.
+
+Keeps them in the database and moves them by the law of `statemachines.approval`. The body (the
+request's arguments) exists only while it may still run; afterwards its digest is left. It decides
+neither who may grant nor what a request does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+import trio
+from sqlite_utils import Database
+
+from codespace import ids
+from codespace.drive import Motion, Stale
+from codespace.errors import Refusal
+from codespace.gateway.audit import Audit
+from codespace.gateway.ledger import Ledger
+from codespace.gateway.request import Request
+from codespace.gateway.store import Store
+from codespace.gateway.ticket import Ticket
+from statemachines.approval import Approval
+
+log = structlog.get_logger("codespace.holds")
+
+EXPIRED: Final = "expired"
+"""The reason of a hold that was denied by time."""
+_HELD: Final = "The workspace's approvals hold the request; it is bound to what was shown."
+_GIVEN_BACK: Final = frozenset({"WORKSPACE_BUSY", "LIMIT_REACHED", "SHUTTING_DOWN"})
+# Refusals that say "nothing was done, try later": the grant stays good.
+_NOT_STORED: Final = frozenset({"diff", "chunk", "encoding", "cursor", "eof"})
+# Journal and spool have diff and output; the database never does.
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """One row. `body` is None once the hold is denied or consumed; `result` is only there then."""
+
+    id: str
+    tool: str
+    workspace_id: str
+    operation_key: str | None
+    fingerprint: str
+    state: str
+    body: Mapping[str, Any] | None
+    shown: Mapping[str, Any]
+    reason: str | None
+    expires_at: float
+    created_at: float
+    result: Mapping[str, Any] | None
+
+    @property
+    def expired(self) -> bool:
+        return self.state == "denied" and self.reason == EXPIRED
+
+
+class Holds:
+    """All holds of one database, as one daemon sees them."""
+
+    def __init__(
+        self,
+        store: Store,
+        ledger: Ledger,
+        audit: Audit,
+        nursery: trio.Nursery,
+        wall_clock: Callable[[], float],
+        instance_id: str,
+        expiry_seconds: float,
+    ) -> None:
+        self._store = store
+        self._recorder = ledger.recorder("hold")
+        self._audit = audit
+        self._nursery = nursery
+        self._wall_clock = wall_clock
+        self._instance_id = instance_id
+        self._expiry_seconds = expiry_seconds
+        self._running: dict[str, Ticket] = {}
+        self._decided: dict[str, trio.Event] = {}
+
+    # --- finding ---
+
+    async def get(self, approval_id: str) -> Hold:
+        """Return the hold as it is now; one whose time is over is denied first.
+
+        Raises: Refusal APPROVAL_NOT_FOUND.
+        """
+        hold = await self._first("id = ?", approval_id)
+        if hold is None:
+            raise Refusal("APPROVAL_NOT_FOUND", "No hold of this id exists.", approval_id=approval_id)
+        return await self._current(hold)
+
+    async def active(self, fingerprint: str) -> Hold | None:
+        """Return the hold that this very request has already, if it may still run."""
+        hold = await self._first("fingerprint = ? AND state IN ('pending', 'granted', 'resuming')", fingerprint)
+        if hold is None:
+            return None
+        hold = await self._current(hold)
+        return None if hold.state == "denied" else hold
+
+    async def by_key(self, operation_key: str) -> Hold | None:
+        """Return the newest hold that used this key."""
+        hold = await self._first("operation_key = ?", operation_key)
+        return None if hold is None else await self._current(hold)
+
+    async def wait_decided(self, approval_id: str, wait_seconds: float) -> Hold:
+        """Return the hold once it is no longer pending, or after `wait_seconds`, whichever is first.
+
+        Cancel: nothing changes.
+        """
+        hold = await self.get(approval_id)
+        if hold.state != "pending" or wait_seconds <= 0:
+            return hold
+        decided = self._decided.setdefault(approval_id, trio.Event())
+        patience = min(wait_seconds, max(hold.expires_at - self._wall_clock(), 0.0) + 0.001)
+        with trio.move_on_after(patience):
+            await decided.wait()
+        return await self.get(approval_id)
+
+    # --- moving ---
+
+    async def place(self, request: Request, shown: Mapping[str, Any]) -> Hold:
+        """Store a request as pending, bound to what is shown, and return its hold."""
+        now = self._wall_clock()
+        row = {
+            "id": ids.mint(ids.APPROVAL),
+            "tool": request.tool,
+            "workspace_id": request.workspace.id,
+            "operation_key": request.operation_key,
+            "fingerprint": request.fingerprint,
+            "state": "pending",
+            "body": json.dumps(dict(request.arguments)),
+            "shown": json.dumps(dict(shown)),
+            "caller": request.caller.transport,
+            "expires_at": now + self._expiry_seconds,
+            "created_at": now,
+            "instance_id": self._instance_id,
+        }
+        await self._store.write(lambda db: self._insert(db, row))
+        return await self.get(str(row["id"]))
+
+    async def resolve(self, approval_id: str, decision: str, *, by: str) -> Hold:
+        """Grant or deny; repeating the same decision changes nothing.
+
+        Raises: Refusal APPROVAL_EXPIRED, or APPROVAL_CONFLICT where it was decided otherwise.
+        """
+        hold = await self.get(approval_id)
+        grant = decision == "grant"
+        if hold.expired:
+            raise Refusal("APPROVAL_EXPIRED", "The hold was not granted in time.", approval_id=approval_id)
+        if (grant and hold.state == "granted") or (not grant and hold.state == "denied"):
+            return hold
+        motion = self._motion(hold)
+        event = "grant_given" if grant else "grant_refused"
+        if not motion.can(event):
+            raise Refusal(
+                "APPROVAL_CONFLICT",
+                f"The hold is {hold.state} already; the decision changes nothing.",
+                next_step="Look at approval_status.",
+                approval_id=approval_id,
+            )
+        changes: dict[str, Any] = {"decided_at": self._wall_clock()}
+        if not grant:
+            changes |= _scrubbed(hold) | {"reason": f"denied by the {by}"}
+        await self._move(motion, event, changes, {"by": by})
+        return await self.get(approval_id)
+
+    async def run_once(self, hold: Hold, run: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+        """Run a granted hold in the daemon's nursery and return its result; a second call gets the same.
+
+        Raises: the refusal that the run ended in. WORKSPACE_BUSY gives the grant back.
+        Cancel: the run goes on; its result is stored.
+        """
+        ticket = self._running.get(hold.id)
+        if ticket is None:
+            if hold.state != "granted":
+                raise Refusal(
+                    "APPROVAL_CONFLICT",
+                    "Another daemon is running this hold.",
+                    next_step="Ask approval_status until it is consumed.",
+                    retryable=True,
+                    approval_id=hold.id,
+                )
+            ticket = self._running[hold.id] = Ticket()
+            self._nursery.start_soon(self._run, hold, run, ticket, name=f"resume {hold.id}")
+        return await ticket.wait()
+
+    def stored(self, hold: Hold) -> dict[str, Any]:
+        """Return the stored result of a consumed hold, or raise the stored refusal."""
+        result = dict(hold.result or {})
+        if "refusal" in result:
+            raise Refusal.from_body({**result["refusal"], "approval_id": hold.id})
+        return dict(result.get("ok", {})) | {"replayed": True}
+
+    async def _run(self, hold: Hold, run: Callable[[], Awaitable[dict[str, Any]]], ticket: Ticket) -> None:
+        motion = self._motion(hold)
+        try:
+            await self._move(motion, "resume_begun", {"instance_id": self._instance_id}, {})
+            result = await run()
+            kept = {name: value for name, value in result.items() if name not in _NOT_STORED}
+            await self._consume(motion, hold, "request_ended", {"ok": kept})
+            ticket.succeed(result)
+        except Refusal as refusal:
+            ticket.fail(await self._ended(motion, hold, refusal))
+        except Exception:
+            log.exception("resume failed", approval_id=hold.id)
+            ticket.fail(Refusal("INTERNAL", "The resume ended by a fault of CodeSpace.", approval_id=hold.id))
+        finally:
+            self._running.pop(hold.id, None)
+            # Only where the daemon's stop cut the run off is there no outcome yet.
+            ticket.fail(Refusal("APPROVAL_AMBIGUOUS", "The daemon stopped while the hold ran.", approval_id=hold.id))
+
+    async def _ended(self, motion: Motion, hold: Hold, refusal: Refusal) -> Refusal:
+        """Record that the run was refused: give the grant back, or consume the hold."""
+        refusal.approval_id = hold.id
+        if motion.state != "resuming":
+            return refusal
+        try:
+            if refusal.code in _GIVEN_BACK and refusal.operation_id is None:
+                await motion.move("workspace_was_busy", details={"code": refusal.code})
+            else:
+                event = "world_had_changed" if refusal.code == "APPROVAL_CONFLICT" else "request_ended"
+                await self._consume(motion, hold, event, {"refusal": refusal.body()})
+        except Refusal as unrecorded:
+            log.warning("the end of a hold could not be recorded", approval_id=hold.id, code=unrecorded.code)
+        return refusal
+
+    async def _consume(self, motion: Motion, hold: Hold, event: str, result: Mapping[str, Any]) -> None:
+        operation_id = result.get("ok", result.get("refusal", {})).get("operation_id")
+        changes = _scrubbed(hold) | {"result": dict(result), "operation_id": operation_id}
+        await motion.move(event, changes=changes)
+
+    async def _current(self, hold: Hold) -> Hold:
+        if hold.state not in ("pending", "granted") or self._wall_clock() < hold.expires_at:
+            return hold
+        await self._move(self._motion(hold), "time_ran_out", _scrubbed(hold) | {"reason": EXPIRED}, {})
+        fresh = await self._first("id = ?", hold.id)
+        assert fresh is not None  # rows of holds are never deleted
+        return fresh
+
+    async def _move(self, motion: Motion, event: str, changes: Mapping[str, Any], details: Mapping[str, Any]) -> None:
+        try:
+            await motion.move(event, changes=changes, details=details)
+        except Stale as stale:
+            raise Refusal(
+                "APPROVAL_CONFLICT",
+                f"The hold is {stale.actual} by now; the decision changes nothing.",
+                next_step="Look at approval_status.",
+                approval_id=motion.subject,
+            ) from None
+        finally:
+            event_of_hold = self._decided.pop(motion.subject, None)
+            if event_of_hold is not None:
+                event_of_hold.set()
+
+    def _motion(self, hold: Hold) -> Motion:
+        return Motion(Approval, hold.id, hold.state, self._recorder)
+
+    # --- rows ---
+
+    def _insert(self, db: Database, row: Mapping[str, Any]) -> None:
+        db.table("holds").insert(dict(row))
+        details = {"tool": row["tool"], "workspace_id": row["workspace_id"]}
+        self._audit.append(db, "approval", str(row["id"]), "held", None, "pending", _HELD, details)
+
+    async def _first(self, where: str, value: str) -> Hold | None:
+        def look(db: Database) -> Hold | None:
+            rows = db.table("holds").rows_where(where, [value], order_by="created_at desc", limit=1)
+            return next((_hold(row) for row in rows), None)
+
+        return await self._store.read(look)
+
+
+def _hold(row: Mapping[str, Any]) -> Hold:
+    return Hold(
+        id=row["id"],
+        tool=row["tool"],
+        workspace_id=row["workspace_id"],
+        operation_key=row["operation_key"],
+        fingerprint=row["fingerprint"],
+        state=row["state"],
+        body=json.loads(row["body"]) if row["state"] in ("pending", "granted", "resuming") else None,
+        shown=json.loads(row["shown"]),
+        reason=row["reason"],
+        expires_at=row["expires_at"],
+        created_at=row["created_at"],
+        result=json.loads(row["result"]) if row["result"] else None,
+    )
+
+
+def _scrubbed(hold: Hold) -> dict[str, Any]:
+    """Return the columns that take the place of a body (and of the diff that was shown)."""
+    text = json.dumps(dict(hold.body or {}), sort_keys=True).encode("utf-8")
+    digest = {"sha256": hashlib.sha256(text).hexdigest(), "bytes": len(text)}
+    shown = {name: value for name, value in hold.shown.items() if name in ("files", "changes")}
+    return {"body": digest, "shown": shown}

@@ -1,0 +1,212 @@
+"""Who may change a root now: one occupant at a time, in this daemon and across daemons.
+
+In memory for this daemon; across daemons by flock on the root directory itself (shared on every
+enclosing root that another live daemon has registered). The kernel drops the lock with its owner,
+so a killed daemon never leaves a root locked. It knows nothing of what an occupant does.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Literal, Self
+
+import trio
+
+from codespace import limits
+from codespace.contract import Workspace
+from codespace.errors import Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Occupant:
+    """Who is in a root, as WORKSPACE_BUSY tells it."""
+
+    kind: Literal["patch", "process"]
+    operation_id: str
+    since: float
+    """Wall clock, seconds since the epoch."""
+    process_id: str | None = None
+
+    def details(self) -> dict[str, object]:
+        known = {
+            "holder": self.kind,
+            "operation_id": self.operation_id,
+            "process_id": self.process_id,
+            "since": self.since,
+        }
+        return {name: value for name, value in known.items() if value is not None}
+
+
+@dataclass(slots=True)
+class _Room:
+    """One root: who is in it, and the event that is set when that changes."""
+
+    path: str
+    fds: list[int] = field(default_factory=list)
+    holder: Occupant | None = None
+    left: trio.Event = field(default_factory=trio.Event)
+
+
+class Lease:
+    """The right to change a root until `release` (also by leaving its `with` block)."""
+
+    def __init__(self, release: Callable[[], None] | None) -> None:
+        self._release = release
+
+    def release(self) -> None:
+        """Give the root back. Does nothing the second time; never blocks."""
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class Occupancy:
+    """Grants leases.
+
+    Args:
+        elsewhere: Finds what another daemon of the same database does in a root, if it is known.
+        enclosing: Finds the roots around a root that other live daemons have registered.
+    """
+
+    def __init__(
+        self,
+        elsewhere: Callable[[str], Awaitable[Occupant | None]],
+        enclosing: Callable[[str], Awaitable[list[str]]],
+    ) -> None:
+        self._elsewhere = elsewhere
+        self._enclosing = enclosing
+        self._rooms: dict[str, _Room] = {}
+
+    async def enter(self, workspace: Workspace, occupant: Occupant) -> Lease:
+        """Return the lease, waiting behind a patch for at most PATCH_WAIT_SECONDS.
+
+        Raises: Refusal WORKSPACE_BUSY with what holds the root and since when; at once behind a
+            live process.
+        Cancel: nothing is held.
+        """
+        if occupant.kind == "process" and workspace.occupancy == "shared":
+            return Lease(None)
+        room = self._rooms.setdefault(workspace.root, _Room(workspace.root))
+        blocker: Occupant | None = None
+        with trio.move_on_after(limits.PATCH_WAIT_SECONDS):
+            while True:
+                if room.holder is None:
+                    room.holder = occupant  # claimed before the first await: the next request waits behind it
+                    if await self._locked(room):
+                        return Lease(lambda: self._leave(room))
+                    blocker = await self._elsewhere(workspace.root)
+                else:
+                    blocker = room.holder
+                if blocker is not None and blocker.kind == "process":
+                    break
+                await self._wait_change(room)
+        raise _busy(workspace, blocker)
+
+    def holder(self, root: str) -> Occupant | None:
+        """Return who is in a root for this daemon now."""
+        room = self._rooms.get(root)
+        return room.holder if room else None
+
+    def close(self) -> None:
+        """Drop every lock. Called once no driver runs any more."""
+        for room in self._rooms.values():
+            _unlock(room)
+
+    async def _locked(self, room: _Room) -> bool:
+        """Take the flocks of a room that this task has claimed; give the claim back on failure."""
+        try:
+            enclosing = await self._enclosing(room.path)
+            locked = await trio.to_thread.run_sync(_lock, room, enclosing)
+        except BaseException:
+            self._leave(room)
+            raise
+        if not locked:
+            self._leave(room)
+        return locked
+
+    async def _wait_change(self, room: _Room) -> None:
+        if room.holder is not None:
+            await room.left.wait()
+            return
+        # Held by another daemon. No event crosses processes for a flock, so look again soon.
+        await trio.sleep(limits.LOCK_RETRY_SECONDS)
+
+    def _leave(self, room: _Room) -> None:
+        _unlock(room)
+        room.holder = None
+        room.left.set()
+        room.left = trio.Event()
+
+
+def _lock(room: _Room, enclosing: list[str]) -> bool:
+    """Lock the root alone and the roots around it shared, or nothing. Runs in a thread."""
+    for path, how in [(room.path, fcntl.LOCK_EX), *((path, fcntl.LOCK_SH) for path in enclosing)]:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            if path != room.path:
+                continue  # a registered root that is gone encloses nothing
+            _unlock(room)
+            raise Refusal(
+                "FILE_OPERATION_FAILED",
+                f"The workspace root cannot be opened: {os.strerror(error.errno or 0)}. Nothing was done.",
+                next_step="Ask the operator whether the directory was moved, unmounted or deleted.",
+            ) from error
+        room.fds.append(fd)
+        try:
+            fcntl.flock(fd, how | fcntl.LOCK_NB)
+        except OSError as error:
+            _unlock(room)
+            if error.errno == errno.EWOULDBLOCK:
+                return False
+            raise Refusal(
+                "FILE_OPERATION_FAILED",
+                f"The workspace root cannot be locked: {os.strerror(error.errno or 0)}. Nothing was done.",
+                next_step="Ask the operator to use a filesystem that supports flock.",
+            ) from error
+    return True
+
+
+def _unlock(room: _Room) -> None:
+    # Said explicitly: a descriptor that was duplicated into a child would keep the lock past close.
+    for fd in room.fds:
+        with suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_UN)
+        os.close(fd)
+    room.fds.clear()
+
+
+def _busy(workspace: Workspace, blocker: Occupant | None) -> Refusal:
+    if blocker is None:
+        return Refusal(
+            "WORKSPACE_BUSY",
+            f"Another program holds the lock of workspace {workspace.id}; nothing was done.",
+            next_step="Another CodeSpace daemon uses this directory. Send the same call again later.",
+            details={"holder": "another daemon"},
+        )
+    if blocker.kind == "patch":
+        return Refusal(
+            "WORKSPACE_BUSY",
+            f"A patch is being applied to workspace {workspace.id}; nothing was done.",
+            next_step="Send the same call again in a moment.",
+            details=blocker.details(),
+        )
+    return Refusal(
+        "WORKSPACE_BUSY",
+        f"Process {blocker.process_id} runs in workspace {workspace.id}; nothing was done.",
+        next_step="Wait for it with read_process (wait_seconds), or end it with terminate_process, then send the same "
+        "call again. The operator can set `occupancy: shared` to let processes and patches run side by side.",
+        details=blocker.details(),
+        process_id=blocker.process_id,
+    )

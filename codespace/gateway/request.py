@@ -1,0 +1,66 @@
+"""One authorised request for a mutation, and the fingerprint that says whether two are the same."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from codespace.contract import Caller, Workspace
+from codespace.errors import Refusal
+
+_NOT_PART_OF_IDENTITY: Final = frozenset({"wait_seconds", "work_id"})
+# How long to wait and what to account it to do not change what would be done.
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A validated request: what it asks for, of which workspace, under which key."""
+
+    tool: str
+    workspace: Workspace
+    arguments: Mapping[str, Any]
+    """All arguments with defaults filled in, workspace_id included. Plain JSON values."""
+    fingerprint: str
+    caller: Caller
+
+    @property
+    def operation_key(self) -> str | None:
+        return self.arguments.get("operation_key")
+
+    @property
+    def work_id(self) -> str | None:
+        return self.arguments.get("work_id")
+
+
+class Fingerprints:
+    """Turns requests into keyed digests. The secret stays in the database, so that a digest in a
+    log or an exported ledger cannot be matched against guessed patches or commands."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def of(self, tool: str, workspace_id: str, arguments: Mapping[str, Any]) -> str:
+        """Return the hex HMAC over tool, workspace and arguments (without wait_seconds and work_id)."""
+        identity = {name: value for name, value in arguments.items() if name not in _NOT_PART_OF_IDENTITY}
+        text = json.dumps([tool, workspace_id, identity], sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return hmac.new(self._secret, text.encode("ascii"), hashlib.sha256).hexdigest()
+
+
+def require_same(
+    request: Request, fingerprint: str, *, operation_id: str | None = None, approval_id: str | None = None
+) -> None:
+    """Refuse a key that names another request already.
+
+    Raises: Refusal OPERATION_KEY_CONFLICT.
+    """
+    if request.fingerprint != fingerprint:
+        raise Refusal(
+            "OPERATION_KEY_CONFLICT",
+            "This operation_key was used for a request with other arguments; nothing was done.",
+            operation_id=operation_id,
+            approval_id=approval_id,
+        )

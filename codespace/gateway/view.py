@@ -1,0 +1,71 @@
+"""How records look from outside: dataclasses and rows turned into the contract's plain JSON values."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from codespace.contract import Chunk, PatchPlan, ProcessState, Stream
+from codespace.errors import Refusal
+from codespace.gateway.holds import Hold
+
+
+def known(record: Any) -> dict[str, Any]:
+    """Return a flat dataclass as a dict: tuples as lists, without the fields that are not known."""
+    values = ((field.name, getattr(record, field.name)) for field in fields(record))
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values if value is not None}
+
+
+def hold_view(hold: Hold) -> dict[str, Any]:
+    """Return what every answer about a hold says."""
+    return {"approval_id": hold.id, "state": hold.state, "expires_at": hold.expires_at}
+
+
+def held(hold: Hold) -> Refusal:
+    """Return the refusal that a held request gets."""
+    return Refusal(
+        "APPROVAL_REQUIRED",
+        "The request is held until it is granted; nothing was done.",
+        details={"expires_at": hold.expires_at, "shown": hold.shown},
+        approval_id=hold.id,
+    )
+
+
+def denied(hold: Hold) -> Refusal:
+    """Return the refusal that a denied or expired hold gives."""
+    if hold.expired:
+        return Refusal("APPROVAL_EXPIRED", "The hold was not used in time; nothing was done.", approval_id=hold.id)
+    return Refusal(
+        "UNAUTHORIZED",
+        f"The hold was denied: {hold.reason or 'no reason was given'}. Nothing was done.",
+        next_step="Do not send it again; ask what is wanted instead.",
+        approval_id=hold.id,
+    )
+
+
+def plan_view(plan: PatchPlan) -> dict[str, Any]:
+    """Return files, net changes and the bounded diff of a plan."""
+    return {
+        "files": list(plan.files),
+        "changes": [known(change) for change in plan.changes],
+        "diff": plan.diff,
+        "diff_truncated": plan.diff_truncated,
+    }
+
+
+def process_view(state: ProcessState, stream: Stream = "combined") -> dict[str, Any]:
+    """Return the state of a process; `output_total` counts the stream that was asked for."""
+    return known(state) | {"output_total": state.output_total[stream], "notes": list(state.notes)}
+
+
+def chunk_view(chunk: Chunk, stream: Stream) -> dict[str, Any]:
+    """Return one piece of output together with the state of its process."""
+    return process_view(chunk.state, stream) | {
+        "chunk": chunk.text,
+        "encoding": chunk.encoding,
+        "stream": stream,
+        "cursor": chunk.cursor,
+        "eof": chunk.eof,
+        "retained_from": chunk.retained_from,
+        "output_lost": chunk.output_lost,
+    }
