@@ -91,4 +91,5 @@ def _audit(parser: argparse.ArgumentParser) -> None:
         choices=("verify", "head"),
         help="verify: find edits, gaps and reorderings; head: print the last number and hash, to keep elsewhere",
     )
+    parser.add_argument("--head", metavar="N:HASH", help="with verify: a head printed before, so that a cut tail shows")
     _config(parser)

@@ -1,0 +1,187 @@
+"""What `doctor` looks at: each check says what is in force and, where something is missing, the exact fix.
+
+A check looks; it starts no daemon, and writes nothing but short-lived files in the state directory.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from codespace.contract import Workspace
+from codespace.errors import Refusal
+from codespace.settings import MEMORY_DATABASE, Settings, notices
+
+Verdict = Literal["pass", "limit", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report. `limit`: works, with less than the full promise; said in every answer too."""
+
+    verdict: Verdict
+    subject: str
+    found: str
+    fix: str = ""
+
+
+def everything(settings: Settings) -> Iterator[Finding]:
+    """Yield all findings, in the order in which a person mends things."""
+    yield from machine()
+    yield from configuration(settings)
+    yield from state(settings)
+    yield from database(settings)
+    yield from files(settings)
+    yield from search(settings)
+    yield from isolation(settings)
+
+
+def machine() -> Iterator[Finding]:
+    yield Finding(
+        "pass", "system", f"Linux {platform.release()} on {platform.machine()}, Python {platform.python_version()}"
+    )
+    if os.geteuid() == 0:
+        yield Finding(
+            "limit",
+            "account",
+            "this is root: a command of a workspace can do anything on this machine",
+            "Run CodeSpace as an ordinary user, best one of its own.",
+        )
+
+
+def configuration(settings: Settings) -> Iterator[Finding]:
+    yield Finding("pass", "configuration", settings.config_path or "none: no file was found")
+    for notice in notices(settings):
+        if settings.workspaces or "No workspace" in notice:
+            yield Finding("limit", "configuration", notice)
+    for workspace in settings.workspaces.values():
+        yield _root(workspace)
+
+
+def _root(workspace: Workspace) -> Finding:
+    subject = f"workspace {workspace.id}"
+    wanted = os.R_OK | os.X_OK | (os.W_OK if workspace.profile == "workspace-write" else 0)
+    if not os.access(workspace.root, wanted):
+        need = "read and written" if wanted & os.W_OK else "read"
+        return Finding("fail", subject, f"{workspace.root} cannot be {need} by this account", "Change its permissions.")
+    return Finding("pass", subject, f"{workspace.root}, {workspace.profile}, approvals {workspace.approvals}")
+
+
+def state(settings: Settings) -> Iterator[Finding]:
+    mode = stat.S_IMODE(os.stat(settings.state_dir).st_mode)
+    if mode & 0o077:
+        yield Finding(
+            "limit",
+            "state directory",
+            f"{settings.state_dir} can be read by others (mode {mode:04o})",
+            f"chmod 700 {settings.state_dir}",
+        )
+    else:
+        yield Finding("pass", "state directory", f"{settings.state_dir}, mode {mode:04o}")
+
+
+def database(settings: Settings) -> Iterator[Finding]:
+    if settings.database == MEMORY_DATABASE:
+        yield Finding("limit", "database", "in memory: nothing is remembered", "Unset CODESPACE_OPERATIONS_DB.")
+    elif not os.path.exists(settings.database):
+        yield Finding("pass", "database", f"{settings.database} is made at the first start")
+    else:
+        yield _health(settings.database)
+
+
+def _health(path: str) -> Finding:
+    from codespace.cli import audit
+
+    fix = "Stop every daemon, keep a copy, and restore the file from a backup or move it away."
+    try:
+        problem = audit.problem(path)
+    except Refusal as error:
+        return Finding("fail", "database", error.message, fix)
+    if problem is not None:
+        return Finding("fail", "database", problem, fix)
+    return Finding("pass", "database", f"{path} is sound, and so is its audit chain")
+
+
+def files(settings: Settings) -> Iterator[Finding]:
+    from codespace import beneath
+
+    primitive = beneath.primitive_in_force()
+    if primitive == "openat2":
+        yield Finding("pass", "file primitive", "openat2: the kernel keeps every path below its root")
+    else:
+        yield Finding(
+            "limit",
+            "file primitive",
+            "openat, component by component: as strict, but slower",
+            "Use Linux 5.6 or newer, or a container whose seccomp profile allows openat2.",
+        )
+    missing = _missing_renames(settings.state_dir)
+    if missing is None:
+        yield Finding(
+            "pass", "rename flags", "RENAME_EXCHANGE and RENAME_NOREPLACE work (state directory's file system)"
+        )
+    else:
+        yield Finding(
+            "limit",
+            "rename flags",
+            f"not on the state directory's file system ({missing}); the fallback is used where a root lacks them too",
+            "Put roots on ext4, xfs, btrfs or tmpfs.",
+        )
+    device = os.stat(settings.state_dir).st_dev
+    for workspace in settings.workspaces.values():
+        if os.stat(workspace.root).st_dev != device:
+            yield Finding(
+                "limit",
+                f"workspace {workspace.id}",
+                "is on another file system than the state directory; its rename flags are seen at the first patch",
+            )
+
+
+def _missing_renames(directory: str) -> str | None:
+    """Try both flags on two files of our own; return what failed."""
+    from codespace import beneath
+
+    with tempfile.TemporaryDirectory(prefix="doctor-", dir=directory) as folder:
+        names = [os.path.join(folder, name) for name in ("one", "two")]
+        for name in names:
+            with open(name, "wb"):
+                pass
+        descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            beneath.renameat2(descriptor, "one", descriptor, "two", beneath.RENAME_EXCHANGE)
+            beneath.renameat2(descriptor, "one", descriptor, "three", beneath.RENAME_NOREPLACE)
+        except OSError as error:
+            return error.strerror or "unknown"
+        finally:
+            os.close(descriptor)
+    return None
+
+
+def search(settings: Settings) -> Iterator[Finding]:
+    from codespace.cli import programs
+
+    yield programs.ripgrep(settings)
+    yield programs.bubblewrap(settings)
+
+
+def isolation(settings: Settings) -> Iterator[Finding]:
+    yield Finding(
+        "limit",
+        "sandbox",
+        "none in this version: commands run with all rights of this account, and the network is open",
+        "Register only what you would let the agent's commands change; run CodeSpace under an account of its own.",
+    )
+    if settings.http_token is None and os.path.exists(settings.http_token_file):
+        mode = stat.S_IMODE(os.stat(settings.http_token_file).st_mode)
+        if mode & 0o077:
+            yield Finding(
+                "fail", "token", "the generated token can be read by others", f"chmod 600 {settings.http_token_file}"
+            )
+    if sys.stderr is None:
+        yield Finding("limit", "log", "there is no stderr; logs go nowhere")
