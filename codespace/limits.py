@@ -132,6 +132,36 @@ GRACE_SECONDS: Final = 2.0
 # Between SIGTERM and SIGKILL.
 RETENTION_SECONDS: Final = 3600.0
 # How long an ended process stays readable.
+RETAINED_PROCESSES: Final = 128
+# Most ended processes that are kept, the oldest go first: bounds their output in memory to some 64 MiB.
+ENVIRONMENT_VARIABLES: Final = 256
+# Most variables of one call; a desktop session has about 60.
+STDIN_BYTES: Final = 8 * 1_048_576
+# Most bytes for stdin in one call; they wait in memory until the process reads them.
+STDIN_SECONDS: Final = 10.0
+# How long one write_stdin waits for a process that does not read; it then says how much was taken.
+PIPE_BYTES: Final = 262_144
+# Size asked for each output pipe: fewer turns of the loop under a flood. The kernel's default where refused.
+PIPE_READ_BYTES: Final = 65_536
+# One read from an output pipe.
+PIPE_READS: Final = 4
+# Reads in a row before others have their turn.
+SPAWN_SECONDS: Final = 10.0
+# Longest start of one command, a hanging execve included; it takes milliseconds.
+END_SECONDS: Final = 5.0
+# After SIGKILL: how long the tree may take to be gone; only an uninterruptible disk wait takes longer than a few ms.
+DRAIN_SECONDS: Final = 1.0
+# After the tree is gone: how long its pipes may stay open because an outsider holds them.
+SETTLE_SECONDS: Final = 0.2
+# After a broken stdin pipe: how long the news of the exit may take, so that the answer can say how it ended.
+STOP_GRACE_SECONDS: Final = 1.0
+# Between SIGTERM and SIGKILL when the daemon stops; well inside STOP_SECONDS.
+STOP_END_SECONDS: Final = 4.0
+# All processes together, grace included, when the daemon stops; then the lifelines are cut.
+KEEPER_END_SECONDS: Final = 2.0
+# How long the keeper of the monitors may take to end before it is killed.
+HOME_SECONDS: Final = 5.0
+# Removing one private home at the end; what takes longer goes on in its thread or is swept at the next start.
 
 # --- approvals ---
 APPROVAL_EXPIRY_SECONDS: Final = 900.0

@@ -1,0 +1,63 @@
+"""The daemon's end of one monitor's control socket: a request, events back, the terminate verb.
+
+Closing it ends the command's whole tree. The wire is described in helper/monitor.py.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import trio
+
+
+class Monitor:
+    """One monitor that has not been asked yet, or the one that owns a command."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._stream = trio.socket.from_stdlib_socket(control)
+        self._unread = b""
+
+    async def ask(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
+        """Send the request and copies of `descriptors` (stdin, stdout, stderr, directory).
+
+        Raises: OSError where the monitor is gone. Cancel: close it; nothing of the command is left.
+        """
+        data = json.dumps(request).encode() + b"\n"
+        # The descriptors travel with the first bytes; a send to an empty socket takes at least some.
+        sent = socket.send_fds(self._control, [data], descriptors, socket.MSG_NOSIGNAL)
+        rest = memoryview(data)[sent:]
+        while rest:
+            rest = rest[await self._stream.send(rest, socket.MSG_NOSIGNAL) :]
+
+    async def event(self) -> dict[str, Any] | None:
+        """Return the next event, None once the monitor is gone.
+
+        Cancel: no event is lost.
+        """
+        while b"\n" not in self._unread:
+            try:
+                data = await self._stream.recv(4096)
+            except OSError:
+                data = b""
+            if not data:
+                return None
+            self._unread += data
+        line, _, self._unread = self._unread.partition(b"\n")
+        event: dict[str, Any] = json.loads(line)
+        return event
+
+    def terminate(self, grace_seconds: float) -> None:
+        """Have the whole tree asked to end, and killed after `grace_seconds`; never blocks."""
+        line = json.dumps({"verb": "terminate", "grace": grace_seconds}).encode() + b"\n"
+        try:
+            self._control.send(line, socket.MSG_NOSIGNAL)
+        except OSError:
+            return  # it is gone, or has not taken hundreds of verbs: closing is what is left
+
+    def close(self) -> None:
+        """Let go of the monitor: whatever is left of its tree is killed."""
+        self._stream.close()

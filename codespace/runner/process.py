@@ -1,0 +1,172 @@
+"""One running command: its pipes, its output, its time limit, and how it ended.
+
+A process is `running` until nothing of its tree is left and all that it wrote has been read; only
+then is it `exited`. It is driven by one task, `run`, which no cancellation from outside can tear
+away from a live tree: it ends with the tree, or lets go of the lifeline, which kills it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+from collections.abc import Callable
+from typing import Any, Final
+
+import trio
+
+from codespace import limits
+from codespace.contract import ProcessState, SpawnRequest, Stream, Termination
+from codespace.runner.monitor import Monitor
+from codespace.runner.output import Output
+from codespace.runner.pipes import Pipes
+from codespace.runner.stdin import Stdin
+
+LOST_NOTE: Final = "The helper that watched over this process ended first: how the process ended is not known."
+STUCK_NOTE: Final = "It was sent SIGKILL but did not end in time (a hung disk or network wait); it may still be there."
+
+
+class Process:
+    """A command that was started."""
+
+    def __init__(self, request: SpawnRequest, monitor: Monitor, pipes: Pipes, wall_clock: Callable[[], float]) -> None:
+        self.output = Output()
+        self.stdin: Stdin | None = pipes.take_stdin(request)
+        self.started_at = wall_clock()
+        self.ended = trio.Event()
+        """Set once nothing of the tree is left and the output is complete."""
+        self.ended_time = 0.0
+        """Trio's clock, for the retention."""
+        self.usage: dict[str, float] = {}
+        """cpu_seconds and memory_bytes of the whole tree, once known."""
+        self._request = request
+        self._monitor = monitor
+        self._pipes = pipes
+        self._wall_clock = wall_clock
+        self._ended_at: float | None = None
+        self._code: int | None = None
+        self._reason: Termination | None = None
+        self._stuck = False
+        self._scope = trio.CancelScope(shield=True)
+
+    async def run(self) -> None:
+        """Drive the process to its end. Never raises for what the process does."""
+        budget = self._request.timeout_seconds + limits.GRACE_SECONDS + limits.END_SECONDS + limits.DRAIN_SECONDS
+        # Shields the tree's only owner. The time limit ends it well before this deadline; at the
+        # deadline the lifeline is cut, and the monitor goes on killing alone.
+        self._scope.deadline = trio.current_time() + budget + limits.END_SECONDS
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._pump, "stdout")
+                    nursery.start_soon(self._pump, "stderr")
+                    if self.stdin is not None:
+                        nursery.start_soon(self.stdin.feed)
+                    await self._follow()
+                    with trio.move_on_after(limits.DRAIN_SECONDS):
+                        await self.output.wait_closed()
+                    nursery.cancel_scope.cancel()
+        finally:
+            self._finish()
+
+    def abandon(self) -> None:
+        """Stop driving: the lifeline is cut, and whatever is left of the tree is killed."""
+        self._scope.cancel()
+
+    def terminate(self, reason: Termination, grace_seconds: float) -> None:
+        """Ask the tree to end; the first reason stands, and an exit that is known already."""
+        if self.ended.is_set():
+            return
+        if self._code is None and self._reason is None:
+            self._reason = reason
+        self._monitor.terminate(grace_seconds)
+
+    def state(self) -> ProcessState:
+        """Return what is known now."""
+        return ProcessState(
+            process_id=self._request.process_id,
+            state="exited" if self.ended.is_set() else "running",
+            started_at=self.started_at,
+            output_total=self.output.totals,
+            exit_code=self._code if self._code is not None and self._code >= 0 else None,
+            signal=_signal_name(-self._code) if self._code is not None and self._code < 0 else None,
+            termination=self._termination() if self.ended.is_set() else None,
+            ended_at=self._ended_at,
+            notes=self._notes() if self.ended.is_set() else (),
+        )
+
+    def _termination(self) -> Termination:
+        if self._code is None:
+            return "lost"
+        return self._reason or "exited"
+
+    def _notes(self) -> tuple[str, ...]:
+        if self._stuck:
+            return (STUCK_NOTE,)
+        return (LOST_NOTE,) if self._code is None else ()
+
+    async def _follow(self) -> None:
+        """Return once the tree is gone, or the monitor, or the patience with an unkillable tree."""
+        with trio.move_on_after(self._request.timeout_seconds):
+            await self._listen()
+            return
+        self.terminate("timeout", limits.GRACE_SECONDS)
+        with trio.move_on_after(limits.GRACE_SECONDS + limits.END_SECONDS) as patience:
+            await self._listen()
+        self._stuck = patience.cancelled_caught
+
+    async def _listen(self) -> None:
+        while event := await self._monitor.event():
+            self._hear(event)
+            if event["event"] == "gone":
+                return
+
+    def _hear(self, event: dict[str, Any]) -> None:
+        self.usage = event.get("usage", self.usage)
+        if event["event"] == "exited":
+            self._code = int(event["code"])
+            self._ended_at = self._wall_clock()
+
+    async def _pump(self, stream: Stream) -> None:
+        descriptor = self._pipes.outputs[stream]
+        while self._read(stream, descriptor, limits.PIPE_READS * limits.PIPE_READ_BYTES):
+            await trio.lowlevel.wait_readable(descriptor)
+        self.output.close(stream)
+
+    def _read(self, stream: Stream, descriptor: int, most_bytes: int) -> bool:
+        """Take what is there, `most_bytes` at most; returns False at the end."""
+        while most_bytes > 0:
+            try:
+                block = os.read(descriptor, limits.PIPE_READ_BYTES)
+            except BlockingIOError:
+                return True
+            if not block:
+                return False
+            self.output.append(stream, block)
+            most_bytes -= len(block)
+        return True
+
+    def _finish(self) -> None:
+        """Close everything and say that it is over. Whatever the tree still wrote is read first."""
+        self._monitor.close()
+        if self.stdin is not None:
+            self.stdin.close()
+        for stream, descriptor in self._pipes.outputs.items():
+            if not self.output.is_closed(stream):
+                # An outsider holds the pipe open. What the tree wrote is one pipe's worth at most.
+                with contextlib.suppress(OSError):
+                    self._read(stream, descriptor, fcntl.fcntl(descriptor, fcntl.F_GETPIPE_SZ))
+                self.output.close(stream)
+        self._pipes.close()
+        if self._ended_at is None:
+            self._ended_at = self._wall_clock()
+        self.ended_time = trio.current_time()
+        self.ended.set()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}" if number > signal.SIGRTMIN else f"SIG{number}"

@@ -1,0 +1,155 @@
+"""Which file a command runs: looked up in the clean environment, and bound by its hash for a hold."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import posixpath
+import stat
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+
+import trio
+
+from codespace import limits
+from codespace.contract import ABSENT, Workspace
+from codespace.display import display
+from codespace.errors import Refusal
+from codespace.runner import environment
+
+_READ_BYTES: Final = 1_048_576
+_HINTS: Final = {
+    errno.ENOEXEC: "It is neither a binary for this machine nor a script with a `#!` line; name its interpreter first.",
+    errno.ENOENT: "Its interpreter (the `#!` line or the loader) does not exist.",
+    errno.E2BIG: "Its arguments and environment are too large; put them into a file.",
+    errno.EAGAIN: "The account has as many processes as it may have; end some first.",
+    errno.ETXTBSY: "The program is open for writing; wait until it is written.",
+}
+
+Versions = Callable[[Sequence[str]], Awaitable[Mapping[str, str]]]
+"""Returns the version of each path below the root; may raise Refusal."""
+
+
+def find(argv0: str, path: str, cwd_fd: int) -> str:
+    """Return the program that `argv0` names: an absolute path, or one relative to `cwd_fd`.
+
+    Args:
+        argv0: With a `/` it is a path, relative to the directory; else it is looked up in `path`.
+        path: PATH of the command. Entries that are not absolute are passed over: an empty one or `.`
+            would let the workspace put itself in front of the system.
+    Raises: Refusal PROCESS_SPAWN_FAILED.
+    Source: the clean environment; never the daemon's own PATH.
+    """
+    if "/" in argv0:
+        if problem := _problem(argv0, cwd_fd):
+            raise _failed(argv0, f"{problem}.", None)
+        return argv0
+    blocked = None
+    for directory in path.split(":"):
+        if not directory.startswith("/"):
+            continue
+        candidate = posixpath.join(directory, argv0)
+        problem = _problem(candidate, cwd_fd)
+        if problem is None:
+            return candidate
+        if problem != _MISSING:
+            blocked = f"{candidate}: {problem}"
+    raise _failed(argv0, f"it was not found in PATH ({path}){f'; {blocked}' if blocked else ''}.", _shell_hint(argv0))
+
+
+_MISSING: Final = "there is no such file"
+
+
+def _problem(program: str, cwd_fd: int) -> str | None:
+    try:
+        mode = os.stat(program, dir_fd=cwd_fd).st_mode
+        if stat.S_ISDIR(mode):
+            return "it is a directory"
+        if not stat.S_ISREG(mode):
+            return "it is not a regular file"
+        return None if os.access(program, os.X_OK, dir_fd=cwd_fd) else "it is not executable"
+    except (FileNotFoundError, NotADirectoryError):
+        return _MISSING
+    except OSError as error:
+        return os.strerror(error.errno or 0)
+
+
+def _shell_hint(argv0: str) -> str | None:
+    if any(character in argv0 for character in " |&;<>$*"):
+        return 'There is no shell: send each argument as its own item, or ["sh", "-c", "..."] for shell syntax.'
+    return (
+        "Check the name, give a path (relative to `cwd`), or ask the operator to extend PATH in the workspace's `env`."
+    )
+
+
+def _failed(argv0: str, problem: str, next_step: str | None) -> Refusal:
+    return Refusal(
+        "PROCESS_SPAWN_FAILED",
+        f"{display(argv0, limit=200)!r} cannot be started: {problem} Nothing was started.",
+        next_step=next_step,
+    )
+
+
+def spawn_failure(argv0: str, stage: str, number: int) -> Refusal:
+    """Return the refusal for a start that the operating system refused at `stage` with errno `number`."""
+    name = errno.errorcode.get(number, str(number))
+    problem = f"the operating system refused the {stage} with {name} ({os.strerror(number)})."
+    return _failed(argv0, problem, _HINTS.get(number) if stage == "program" or number == errno.EAGAIN else None)
+
+
+async def resolve(
+    workspace: Workspace, argv: Sequence[str], cwd: str, cwd_fd: int, versions: Versions
+) -> dict[str, str]:
+    """Return what a hold binds: `program`, `program_version`, and `file:<path>` for files named in argv.
+
+    Args:
+        cwd: Relative to the root, as in SpawnRequest.
+        cwd_fd: That directory, open; closing stays with the caller.
+        versions: Asked for the workspace files; a path that it refuses is bound by the refusal's code.
+    Raises: Refusal INVALID_COMMAND, PROCESS_SPAWN_FAILED.
+    """
+    environment.check_argv(argv)
+    path = workspace.env.get("PATH", environment.PATH)
+    program, version = await trio.to_thread.run_sync(_bind, argv[0], path, cwd_fd)
+    bound = {"program": program, "program_version": version}
+    for name in _named(workspace.root, argv, cwd):
+        try:
+            found = (await versions([name])).get(name, ABSENT)
+        except Refusal as refusal:
+            found = refusal.code
+        if found != ABSENT:
+            bound[f"file:{name}"] = found
+    return bound
+
+
+def _bind(argv0: str, path: str, cwd_fd: int) -> tuple[str, str]:
+    program = find(argv0, path, cwd_fd)
+    # Not through `beneath`: execve follows links too, and what it will run is what must be bound.
+    held = os.open(program, os.O_PATH | os.O_CLOEXEC, dir_fd=cwd_fd)
+    try:
+        if not stat.S_ISREG(os.fstat(held).st_mode):
+            raise _failed(argv0, "it is not a regular file.", None)
+        descriptor = os.open(f"/proc/self/fd/{held}", os.O_RDONLY | os.O_CLOEXEC)
+    except PermissionError:
+        return program, "unreadable"  # may be run but not read (mode 0711); the path is all there is to bind
+    finally:
+        os.close(held)
+    digest = hashlib.sha256()
+    with open(descriptor, "rb", buffering=0) as file:
+        while block := file.read(_READ_BYTES):
+            digest.update(block)
+    return program, f"sha256:{digest.hexdigest()}"
+
+
+def _named(root: str, argv: Sequence[str], cwd: str) -> list[str]:
+    """Return the paths below the root that argv may name, also as `--option=path`; lexical only."""
+    found: dict[str, None] = {}
+    for item in argv:
+        for text in {item, item.partition("=")[2]}:
+            if not text or len(text) > limits.PATH_CHARACTERS or not text.isprintable():
+                continue
+            whole = posixpath.normpath(posixpath.join(root, cwd, text))
+            if whole.startswith(root.rstrip("/") + "/"):
+                found[posixpath.relpath(whole, root)] = None
+    return sorted(found)

@@ -1,0 +1,389 @@
+"""The process verbs of the runner: starts commands, answers for them, and leaves none behind.
+
+It decides no policy, knows no ledger and writes no file but private homes. Each command outlives
+the request that started it and never outlives the supervisor.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import trio
+
+from codespace import limits
+from codespace.contract import Chunk, Encoding, ProcessState, Spawned, SpawnRequest, Stream, Workspace
+from codespace.errors import Refusal
+from codespace.runner import environment, program
+from codespace.runner.homes import Homes
+from codespace.runner.keeper import Keeper
+from codespace.runner.monitor import Monitor
+from codespace.runner.pipes import Pipes
+from codespace.runner.process import Process
+from codespace.runner.stdin import StdinClosed
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What was found out, and made, for one start."""
+
+    program: str
+    env: dict[str, str]
+
+
+class Supervisor:
+    """Owns every unsandboxed command of the daemon, between `async with` and its end.
+
+    Args:
+        state_dir: Where private homes are made; never below a workspace root.
+        wall_clock: Gives stored times, seconds since the epoch. Waits use trio's clock.
+        retention_seconds: How long an ended process stays readable unless it is forgotten before.
+        umask: Of commands; the daemon's own where left out.
+    At the end of the block all trees get SIGTERM, a short grace, SIGKILL, under limits.STOP_END_SECONDS.
+    """
+
+    def __init__(
+        self,
+        state_dir: str,
+        *,
+        wall_clock: Callable[[], float] = time.time,
+        retention_seconds: float = limits.RETENTION_SECONDS,
+        umask: int | None = None,
+    ) -> None:
+        self._state_dir = state_dir
+        self._wall_clock = wall_clock
+        self._retention_seconds = retention_seconds
+        self._umask = _own_umask() if umask is None else umask
+        self._processes: dict[str, Process] = {}
+        self._starting: set[str] = set()
+        self._stopping = False
+        self._keeper = Keeper()
+        self._homes: Homes | None = None
+        self._opened = trio.open_nursery()
+
+    async def __aenter__(self) -> Self:
+        self._homes = await trio.to_thread.run_sync(Homes, self._state_dir)
+        self._nursery = await self._opened.__aenter__()
+        self._nursery.start_soon(_in_thread, self._homes.sweep)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        self._stopping = True
+        try:
+            # Shields the orderly end of the trees; whatever is left at the deadline is cut off below.
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.STOP_END_SECONDS):
+                await self._end_all()
+        finally:
+            for process in self._processes.values():
+                process.abandon()
+            self._nursery.cancel_scope.cancel()  # tasks that own a tree are shielded and end by themselves
+            swallowed = await self._opened.__aexit__(kind, error, trace)
+            await self._clear_away()
+        return swallowed
+
+    async def _end_all(self) -> None:
+        for process in self._processes.values():
+            process.terminate("terminated", limits.STOP_GRACE_SECONDS)
+        for process in self._processes.values():
+            await process.ended.wait()
+
+    async def _clear_away(self) -> None:
+        # Shields the end of the keeper and the removal of homes; both are bounded, and what is left
+        # of homes is swept at the next start.
+        with trio.CancelScope(
+            shield=True, deadline=trio.current_time() + limits.KEEPER_END_SECONDS + limits.HOME_SECONDS
+        ):
+            await self._keeper.aclose()
+            if self._homes is not None:
+                await trio.to_thread.run_sync(self._homes.close, abandon_on_cancel=True)
+
+    # --- starting ---
+
+    async def spawn(self, workspace: Workspace, request: SpawnRequest, cwd_fd: int) -> Spawned:
+        """Start one command in the directory `cwd_fd` and return once its program runs.
+
+        Args:
+            request: What was authorised; `cwd` is for people, `cwd_fd` is what counts.
+            cwd_fd: An open directory (O_PATH is enough); closing stays with the caller.
+        Raises: Refusal INVALID_COMMAND, PROCESS_SPAWN_FAILED, LIMIT_REACHED, SHUTTING_DOWN; nothing runs then.
+        Cancel: nothing runs, nothing is known under the id.
+        Source: DESIGN section 5; limits.SPAWN_SECONDS.
+        """
+        self._admit(request)
+        self._starting.add(request.process_id)
+        try:
+            with trio.fail_after(limits.SPAWN_SECONDS):
+                return await self._spawn(workspace, request, cwd_fd)
+        except trio.TooSlowError:
+            raise Refusal(
+                "PROCESS_SPAWN_FAILED",
+                f"The command did not start within {limits.SPAWN_SECONDS:.0f} s. It was ended; nothing runs.",
+                next_step="Look for a hung network or disk below the program or its directory, then call again.",
+            ) from None
+        finally:
+            self._starting.discard(request.process_id)
+
+    def _admit(self, request: SpawnRequest) -> None:
+        if self._stopping:
+            raise Refusal("SHUTTING_DOWN", "The daemon is stopping. Nothing was started.")
+        if request.tty:
+            raise Refusal(
+                "INVALID_ARGUMENT",
+                "`tty` is not available yet: commands run on pipes. Nothing was started.",
+                next_step="Call again without `tty`.",
+            )
+        if request.process_id in self._processes or request.process_id in self._starting:
+            raise Refusal("INTERNAL", "This process id is in use. Nothing was started.")
+        environment.check_argv(request.argv)
+        environment.check(request.env)
+        _check_stdin_size(request.stdin or b"")
+        self._drop_old()
+
+    async def _spawn(self, workspace: Workspace, request: SpawnRequest, cwd_fd: int) -> Spawned:
+        homes = self._homes
+        assert homes is not None, "a supervisor starts commands inside its `async with`"
+        try:
+            prepared = await trio.to_thread.run_sync(_prepare, homes, workspace, request, cwd_fd)
+            process = await self._start(request, prepared, cwd_fd)
+        except BaseException:
+            self._nursery.start_soon(_in_thread, homes.remove, request.process_id)
+            raise
+        self._processes[request.process_id] = process
+        self._nursery.start_soon(self._drive, process, homes, request.process_id)
+        return Spawned(started_at=process.started_at, sandbox="none", network="none")
+
+    async def _start(self, request: SpawnRequest, prepared: _Prepared, cwd_fd: int) -> Process:
+        pipes = Pipes(stdin=request.stdin is not None or request.open_stdin)
+        monitor = None
+        try:
+            monitor = Monitor(await self._keeper.monitor())
+            await self._ask(monitor, request, prepared, (*pipes.theirs, cwd_fd))
+            pipes.let_go()
+            if self._stopping:
+                raise Refusal("SHUTTING_DOWN", "The daemon is stopping. The command was ended at once.")
+            return Process(request, monitor, pipes, self._wall_clock)
+        except BaseException:
+            if monitor is not None:
+                monitor.close()
+            pipes.close()
+            raise
+
+    async def _ask(
+        self, monitor: Monitor, request: SpawnRequest, prepared: _Prepared, descriptors: tuple[int, ...]
+    ) -> None:
+        order = {
+            "program": prepared.program,
+            "argv": request.argv,
+            "env": prepared.env,
+            "umask": self._umask,
+        }
+        try:
+            await monitor.ask(order, descriptors)
+            event: dict[str, Any] | None = await monitor.event()
+        except OSError:
+            event = None
+        if event is None:
+            raise Refusal("PROCESS_SPAWN_FAILED", "The helper that starts commands was killed. Nothing runs.")
+        if event["event"] == "failed":
+            raise program.spawn_failure(request.argv[0], str(event["stage"]), int(event["errno"]))
+
+    async def _drive(self, process: Process, homes: Homes, process_id: str) -> None:
+        await process.run()
+        await _in_thread(homes.remove, process_id)
+
+    # --- answering ---
+
+    def process(self, process_id: str) -> ProcessState:
+        """Return what is known now. Raises: Refusal PROCESS_NOT_FOUND."""
+        return self._find(process_id).state()
+
+    def usage(self, process_id: str) -> dict[str, float]:
+        """Return cpu_seconds and memory_bytes of the tree, as far as known. Raises: Refusal PROCESS_NOT_FOUND."""
+        return dict(self._find(process_id).usage)
+
+    async def wait_exit(self, process_id: str) -> ProcessState:
+        """Return once nothing of the tree is left and its output is complete.
+
+        The time limit of the command bounds the wait. Raises: Refusal PROCESS_NOT_FOUND.
+        Cancel: nothing changes; ask again.
+        """
+        process = self._find(process_id)
+        await process.ended.wait()
+        return process.state()
+
+    async def output(
+        self, process_id: str, *, cursor: int, stream: Stream, limit_bytes: int, encoding: Encoding
+    ) -> Chunk:
+        """Return output from byte `cursor` on; empty if there is none yet. See output.Output.read."""
+        process = self._find(process_id)
+        await trio.lowlevel.checkpoint()
+        limit = min(max(1, limit_bytes), limits.OUTPUT_CHUNK_BYTES)
+        piece = process.output.read(cursor, stream=stream, limit_bytes=limit, encoding=encoding)
+        return Chunk(
+            piece.text,
+            piece.encoding,
+            piece.cursor,
+            piece.eof,
+            piece.retained_from,
+            piece.output_lost,
+            process.state(),
+        )
+
+    async def wait_output(self, process_id: str, *, cursor: int, stream: Stream) -> None:
+        """Return once there is output behind `cursor`, or the stream has ended.
+
+        The time limit of the command bounds the wait. Raises: Refusal PROCESS_NOT_FOUND.
+        Cancel: nothing is consumed; ask again with the same cursor.
+        """
+        await self._find(process_id).output.wait(cursor, stream=stream)
+
+    # --- acting ---
+
+    async def write_stdin(self, process_id: str, data: bytes, *, eof: bool) -> int:
+        """Write `data` to the command's stdin, then with `eof` close it; returns the bytes taken.
+
+        Fewer than all where the process has not read for limits.STDIN_SECONDS; `eof` is not said then.
+        Raises: Refusal PROCESS_NOT_FOUND, PROCESS_EXITED (details: the final state), INVALID_ARGUMENT
+            where stdin was not asked for or is closed, LIMIT_REACHED.
+        Cancel: a part may have been written.
+        """
+        process = self._find(process_id)
+        _check_stdin_size(data)
+        if process.ended.is_set():
+            raise _exited(process.state(), 0)
+        if process.stdin is None:
+            raise Refusal(
+                "INVALID_ARGUMENT",
+                "The stdin of this process is /dev/null. Nothing was written.",
+                next_step="Start it again with `open_stdin` (or `stdin`) to send it input.",
+            )
+        try:
+            return await process.stdin.write(data, eof=eof)
+        except StdinClosed as closed:
+            with trio.move_on_after(limits.SETTLE_SECONDS):
+                await process.ended.wait()
+            if process.ended.is_set():
+                raise _exited(process.state(), closed.written) from None
+            raise Refusal(
+                "INVALID_ARGUMENT",
+                f"The stdin of this process is closed; {closed.written} bytes were written before.",
+                next_step="Read its output with read_process; it takes no more input.",
+            ) from None
+
+    async def resize(self, process_id: str, rows: int, cols: int) -> None:
+        """Refuse: no process has a terminal yet. Raises: Refusal PROCESS_NOT_FOUND, INVALID_ARGUMENT."""
+        self._find(process_id)
+        await trio.lowlevel.checkpoint()
+        raise Refusal(
+            "INVALID_ARGUMENT",
+            f"This process has no terminal, so it cannot be resized to {rows}x{cols}. Nothing was changed.",
+            next_step="Go on without resizing; commands run on pipes.",
+        )
+
+    async def terminate(self, process_id: str, grace_seconds: float) -> ProcessState:
+        """End the whole tree: SIGTERM, `grace_seconds`, SIGKILL; returns once it is gone.
+
+        An ended process is answered with its final state.
+        Raises: Refusal PROCESS_NOT_FOUND; TIMEOUT where even SIGKILL did not end it in time.
+        Cancel: the tree is still ended.
+        """
+        process = self._find(process_id)
+        grace = min(max(0.0, grace_seconds), limits.GRACE_SECONDS_MAXIMUM)
+        process.terminate("terminated", grace)
+        with trio.move_on_after(grace + limits.END_SECONDS):
+            await process.ended.wait()
+        if not process.ended.is_set():
+            raise Refusal(
+                "TIMEOUT",
+                "The tree was sent SIGKILL but is not gone yet (a hung disk or network wait). It is still being ended.",
+                next_step="Ask process_status later.",
+            )
+        return process.state()
+
+    def forget(self, process_id: str) -> None:
+        """Drop an ended process and its output; a live or unknown one is left as it is."""
+        process = self._processes.get(process_id)
+        if process is not None and process.ended.is_set():
+            del self._processes[process_id]
+
+    def _find(self, process_id: str) -> Process:
+        self._drop_old()
+        try:
+            return self._processes[process_id]
+        except KeyError:
+            raise Refusal(
+                "PROCESS_NOT_FOUND",
+                f"No process of this id is live, or ended within the last {self._retention_seconds / 60:.0f} minutes.",
+            ) from None
+
+    def _drop_old(self) -> None:
+        """Forget ended processes that are too old or too many; here, so that no task has to wait for it."""
+        ended = sorted((item for item in self._processes.items() if item[1].ended.is_set()), key=_age)
+        too_many = len(ended) - limits.RETAINED_PROCESSES
+        oldest = trio.current_time() - self._retention_seconds
+        for position, (process_id, process) in enumerate(ended):
+            if position < too_many or process.ended_time < oldest:
+                del self._processes[process_id]
+
+
+def _age(item: tuple[str, Process]) -> float:
+    return item[1].ended_time
+
+
+def _prepare(homes: Homes, workspace: Workspace, request: SpawnRequest, cwd_fd: int) -> _Prepared:
+    env = environment.build(workspace.env, request.env, homes.path(request.process_id))
+    found = program.find(request.argv[0], env["PATH"], cwd_fd)
+    try:
+        homes.make(request.process_id)
+    except OSError as error:
+        raise Refusal(
+            "PROCESS_SPAWN_FAILED",
+            f"The command's private home could not be made in the state directory ({error.strerror}). "
+            "Nothing was started.",
+        ) from error
+    return _Prepared(found, env)
+
+
+async def _in_thread(act: Callable[..., None], *arguments: str) -> None:
+    # Shields the removal of what no one will look at again; it is abandoned to its thread at the deadline.
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.HOME_SECONDS):
+        await trio.to_thread.run_sync(act, *arguments, abandon_on_cancel=True)
+
+
+def _check_stdin_size(data: bytes) -> None:
+    if len(data) > limits.STDIN_BYTES:
+        raise Refusal(
+            "LIMIT_REACHED",
+            f"{len(data)} bytes for stdin are more than {limits.STDIN_BYTES} in one call. Nothing was written.",
+            next_step="Send it in parts with write_stdin, or write it to a file first.",
+        )
+
+
+def _exited(state: ProcessState, written: int) -> Refusal:
+    how = state.signal or (f"exit code {state.exit_code}" if state.exit_code is not None else "its end is not known")
+    return Refusal(
+        "PROCESS_EXITED",
+        f"The process has ended ({how}); {written} bytes were written before.",
+        details={
+            "state": state.state,
+            "exit_code": state.exit_code,
+            "signal": state.signal,
+            "termination": state.termination,
+            "bytes_written": written,
+        },
+        process_id=state.process_id,
+    )
+
+
+def _own_umask() -> int:
+    # os.umask() can only be read by setting it, which would be seen by other threads.
+    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+        for line in status:
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
+    return 0o022

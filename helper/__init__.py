@@ -1,0 +1,1 @@
+"""Separate programs with a reason to be separate, started with `python -I` in a scrubbed environment."""

@@ -1,0 +1,402 @@
+"""codespace-monitor: owns the process tree of a command that no sandbox holds.
+
+Started as a *keeper* (`python -I -S monitor.py`, its control socket on fd 0), it forks one *monitor*
+for each socket that it is handed: a fork of a small, loaded interpreter takes under a millisecond,
+a new interpreter takes ten times as long. A monitor is the subreaper of exactly one command, so its
+descendants are the command's tree and nothing else, whatever they do (double forks, setsid). Its own
+socket is its lifeline: when the daemon ends, by whatever means, the socket closes and the tree dies.
+The keeper is a subreaper too: what a killed monitor leaves behind falls to it and is ended.
+
+It decides nothing: program, directory, environment and descriptors arrive ready. It imports the
+standard library only and is one file, because `-I -S` keeps every other path out of `sys.path`; its
+few numbers are here for the same reason.
+
+Wire, both ways one JSON object a line. To a monitor: a request {program, argv, env, umask} with the
+descriptors stdin, stdout, stderr and the directory by SCM_RIGHTS, then {verb: terminate, grace}.
+From it: {event: started, pid} or {event: failed, stage, errno}; {event: exited, code, usage} when the
+command itself ended; {event: gone, usage} when nothing of its tree is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NoReturn
+
+REQUEST_BYTES: Final = 32 * 1_048_576
+# Above what execve takes (6 MiB of arguments and environment) even when JSON escapes each byte.
+SWEEP_SECONDS: Final = 0.02
+# Pause between two sweeps where no exit wakes us earlier: a stubborn tree costs no busy loop.
+FREEZE_PASSES: Final = 50
+# A tree that still grows after so many passes is killed as far as it is known, then swept again.
+DESCRIPTORS: Final = 4
+# stdin, stdout, stderr, directory.
+
+PR_SET_PDEATHSIG: Final = 1
+PR_SET_CHILD_SUBREAPER: Final = 36
+SYS_CLOSE_RANGE: Final = 436
+# The same number on every architecture.
+SURVIVED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGCHLD)
+# Meant for the daemon, or harmless to us: whoever owns a tree must outlive it.
+
+LISTS_CHILDREN: Final = os.path.exists("/proc/thread-self/children")
+# CONFIG_PROC_CHILDREN: on in every common distribution; without it all of /proc is looked through.
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+# --- the tree ---
+
+
+def children(pid: int) -> list[int]:
+    """Return the direct children of `pid`, of all its threads; empty where it is gone."""
+    if not LISTS_CHILDREN:
+        return [child for child in map(int, filter(str.isdigit, os.listdir("/proc"))) if parent_of(child) == pid]
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as listing:
+                found.extend(map(int, listing.read().split()))
+    except (FileNotFoundError, ProcessLookupError):
+        pass  # it ended while we looked; its children are ours now and seen in the next sweep
+    return found
+
+
+def parent_of(pid: int) -> int:
+    """Return the parent of `pid`, 0 where it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return int(stat.read().rpartition(b")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
+def descendants(roots: Iterable[int]) -> list[int]:
+    """Return `roots` and everything below them."""
+    found = list(roots)
+    seen = set(found)
+    for pid in found:  # grows while it is walked
+        fresh = [child for child in children(pid) if child not in seen]
+        seen.update(fresh)
+        found.extend(fresh)
+    return found
+
+
+def send(pid: int, number: int) -> None:
+    # A pid between our look and this line is not reused: pids are handed out in rising order.
+    # PermissionError: another user's (a setuid program): nothing that we could do.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def strike(pids: Iterable[int], number: int) -> None:
+    """Signal each pid and its whole process group: a group is hit at once, between two forks."""
+    groups = set()
+    for pid in pids:
+        send(pid, number)
+        try:
+            groups.add(os.getpgid(pid))
+        except ProcessLookupError:
+            continue
+    for group in groups - {os.getpgrp()}:  # every other group was made inside the tree
+        send(-group, number)
+
+
+def sweep(roots: Iterable[int]) -> None:
+    """Stop the trees of `roots` so that none can fork away, then kill all that was stopped."""
+    roots = list(roots)
+    stopped: set[int] = set()
+    for _ in range(FREEZE_PASSES):
+        fresh = set(descendants(roots)) - stopped
+        if not fresh:
+            break
+        strike(fresh, signal.SIGSTOP)
+        stopped |= fresh
+    strike(stopped, signal.SIGKILL)
+
+
+class Usage:
+    """What the reaped processes used: CPU seconds added up, the largest resident size.
+
+    The size is never below our own few megabytes: Linux carries it over an execve.
+    """
+
+    def __init__(self) -> None:
+        self.cpu_seconds = 0.0
+        self.memory_bytes = 0
+
+    def add(self, spent: Any) -> None:
+        self.cpu_seconds += spent.ru_utime + spent.ru_stime
+        self.memory_bytes = max(self.memory_bytes, spent.ru_maxrss * 1024)
+
+    def report(self) -> dict[str, float]:
+        return {"cpu_seconds": round(self.cpu_seconds, 6), "memory_bytes": self.memory_bytes}
+
+
+class Bell:
+    """Waits for a readable descriptor or a signal, whichever comes first."""
+
+    def __init__(self) -> None:
+        self._rung, ring = os.pipe()
+        os.set_blocking(self._rung, False)
+        os.set_blocking(ring, False)
+        signal.set_wakeup_fd(ring, warn_on_full_buffer=False)
+
+    def wait(self, descriptor: int | None, seconds: float | None) -> bool:
+        """Return whether `descriptor` is readable; at the latest after `seconds`."""
+        poll = select.poll()
+        poll.register(self._rung, select.POLLIN)
+        if descriptor is not None:
+            poll.register(descriptor, select.POLLIN)
+        ready = poll.poll(None if seconds is None else max(0.0, seconds) * 1000)
+        try:
+            while os.read(self._rung, 512):
+                pass
+        except BlockingIOError:
+            pass
+        return any(fd == descriptor for fd, _ in ready)
+
+
+def prepare() -> None:
+    """Become a subreaper with default signals, but for those that we outlive."""
+    if _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        # A handler, not SIG_IGN: execve puts handled signals back to default, ignored ones stay ignored.
+        signal.signal(number, (lambda *_: None) if number in SURVIVED else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+# --- one command ---
+
+
+class Line:
+    """The control socket of a monitor: JSON lines, and descriptors with the first of them."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self.socket = control
+        self.cut = False
+        self._unread = b""
+
+    def receive_request(self) -> tuple[dict[str, Any], list[int]]:
+        """Return the request and its descriptors; raises EOFError where the daemon is gone."""
+        data, descriptors, _, _ = socket.recv_fds(self.socket, 65_536, DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+        while not data.endswith(b"\n"):  # the only newline is the one behind the request
+            more = self.socket.recv(1_048_576)
+            if not more or len(data) > REQUEST_BYTES:
+                raise EOFError
+            data += more
+        if len(descriptors) != DESCRIPTORS:
+            raise EOFError
+        return json.loads(data), descriptors
+
+    def verbs(self) -> list[dict[str, Any]]:
+        """Return the verbs that arrived; call it when the socket is readable. EOF sets `cut`."""
+        try:
+            data = self.socket.recv(65_536)
+        except OSError:
+            data = b""
+        self.cut = not data
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def tell(self, **event: Any) -> None:
+        try:
+            self.socket.sendall(json.dumps(event).encode() + b"\n", socket.MSG_NOSIGNAL)
+        except OSError:
+            self.cut = True  # nobody listens any more: the same as EOF
+
+
+def become(request: dict[str, Any], descriptors: Sequence[int], failure: int, parent: int) -> NoReturn:
+    """Turn this fork into the command; on failure write `stage errno` to `failure` and end."""
+    stage = "session"
+    try:
+        os.setsid()
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # the monitor has one thread: no thread trap
+        if os.getppid() != parent:
+            os._exit(127)
+        stage = "directory"
+        os.fchdir(descriptors[3])
+        stage = "descriptors"
+        for number in range(3):
+            os.dup2(descriptors[number], number)  # the received ones are all above 2
+        close_others(failure)
+        os.umask(request["umask"])
+        stage = "program"
+        argv = [os.fsencode(item) for item in request["argv"]]
+        env = {os.fsencode(name): os.fsencode(value) for name, value in request["env"].items()}
+        os.execve(os.fsencode(request["program"]), argv, env)  # noqa: S606 - no shell is the rule
+    except OSError as error:
+        os.write(failure, f"{stage} {error.errno}".encode())
+    finally:
+        os._exit(127)
+
+
+def close_others(kept: int) -> None:
+    """Close every descriptor above 2 but `kept`, which closes itself at execve."""
+    for first, last in ((3, kept - 1), (kept + 1, 0xFFFF_FFFF)):
+        if first <= last and _libc.syscall(SYS_CLOSE_RANGE, ctypes.c_uint(first), ctypes.c_uint(last), 0):
+            os.closerange(first, min(last, os.sysconf("SC_OPEN_MAX")) + 1)  # a kernel before 5.9
+
+
+def start(line: Line, request: dict[str, Any], descriptors: Sequence[int]) -> int | None:
+    """Start the command and report; returns its pid, None where it could not be started."""
+    outcome, failure = os.pipe()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        become(request, descriptors, failure, parent)
+    for descriptor in (failure, *descriptors):
+        os.close(descriptor)
+    # An execve can hang (a dead network filesystem); the lifeline must be heard all the same.
+    poll = select.poll()
+    poll.register(outcome, select.POLLIN)
+    poll.register(line.socket, select.POLLRDHUP)
+    if all(fd != outcome for fd, _ in poll.poll()):
+        line.cut = True
+        return pid
+    failed = os.read(outcome, 64).split()
+    os.close(outcome)
+    if failed:
+        os.waitpid(pid, 0)
+        line.tell(event="failed", stage=failed[0].decode(), errno=int(failed[1]))
+        return None
+    line.tell(event="started", pid=pid)
+    return pid
+
+
+def reap(command: int, line: Line, usage: Usage) -> tuple[bool, bool]:
+    """Reap all that ended; returns (the command ended, nothing is left)."""
+    ended = False
+    while True:
+        try:
+            pid, status, spent = os.wait4(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended, True  # no child, so no descendant: orphans would have become our children
+        if pid == 0:
+            return ended, False
+        usage.add(spent)
+        if pid == command:
+            ended = True
+            line.tell(event="exited", code=os.waitstatus_to_exitcode(status), usage=usage.report())
+
+
+def own(line: Line, command: int) -> None:
+    """Stay until nothing of the command's tree is left."""
+    bell, usage = Bell(), Usage()
+    deadline: float | None = None
+    exited = False
+    while True:
+        ended, gone = reap(command, line, usage)
+        exited = exited or ended
+        if gone:
+            line.tell(event="gone", usage=usage.report())
+            return
+        now = time.monotonic()
+        condemned = line.cut or (now >= deadline if deadline is not None else exited)
+        if condemned:
+            sweep(children(os.getpid()))
+        pause = SWEEP_SECONDS if condemned else None if deadline is None else deadline - now
+        if bell.wait(None if line.cut else line.socket.fileno(), pause):
+            for verb in line.verbs():
+                asked = time.monotonic() + max(0.0, float(verb["grace"]))
+                deadline = asked if deadline is None else min(deadline, asked)
+                terminate()
+
+
+def terminate() -> None:
+    """Ask the whole tree to end; stopped processes are woken, or they could not hear it."""
+    pids = descendants(children(os.getpid()))
+    for number in (signal.SIGTERM, signal.SIGCONT):
+        for pid in pids:
+            send(pid, number)
+
+
+def monitor(control: socket.socket) -> NoReturn:
+    """Serve one request and end with its tree. Never returns into the keeper."""
+    try:
+        prepare()
+        line = Line(control)
+        request, descriptors = line.receive_request()
+        command = start(line, request, descriptors)
+        if command is not None:
+            own(line, command)
+    except (EOFError, ConnectionError):
+        pass  # the daemon went away or gave up before there was a command
+    except BaseException:
+        sys.excepthook(*sys.exc_info())  # a fault of ours: told on stderr; the tree falls to the keeper
+    finally:
+        os._exit(0)
+
+
+# --- the keeper ---
+
+
+def keep(control: socket.socket) -> None:
+    """Fork a monitor for each socket that arrives; end when the daemon and all monitors have."""
+    prepare()
+    bell = Bell()
+    monitors: set[int] = set()
+    open_for_more = True
+    while True:
+        alone = reap_monitors(monitors)
+        if alone and not open_for_more:
+            return
+        strays = set(children(os.getpid())) - monitors if not alone else set()
+        sweep(strays)
+        if bell.wait(control.fileno() if open_for_more else None, SWEEP_SECONDS if strays else None):
+            open_for_more = admit(control, monitors)
+
+
+def reap_monitors(monitors: set[int]) -> bool:
+    """Reap what ended; returns whether no child is left."""
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return True
+        if pid == 0:
+            return False
+        monitors.discard(pid)
+
+
+def admit(control: socket.socket, monitors: set[int]) -> bool:
+    """Fork the monitor of one request; returns False once the daemon has closed the keeper."""
+    message, descriptors, _, _ = socket.recv_fds(control, 16, 1, socket.MSG_CMSG_CLOEXEC)
+    if not message:
+        return False
+    for descriptor in descriptors:
+        line = socket.socket(fileno=descriptor)
+        try:
+            pid = os.fork()
+        except OSError as error:  # no process left for us: said to the one who asked
+            Line(line).tell(event="failed", stage="monitor", errno=error.errno)
+        else:
+            if pid == 0:
+                control.close()
+                monitor(line)
+            monitors.add(pid)
+        line.close()
+    return True
+
+
+def main() -> None:
+    """Run as the keeper; fd 0 is a SOCK_SEQPACKET socket from the daemon."""
+    control = socket.socket(fileno=os.dup(0))
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1):
+        os.dup2(null, number)
+    os.close(null)
+    keep(control)
+
+
+if __name__ == "__main__":
+    main()
