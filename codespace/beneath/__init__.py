@@ -21,7 +21,7 @@ from codespace.beneath.walking import Entry
 STAGED_PREFIX: Final = ".codespace-"
 """What a patch stages or sets aside begins so; no find, search or read shows such a name."""
 ALWAYS_HIDDEN: Final = (STAGED_PREFIX + "*",)
-"""Globs to add to a workspace's hidden_paths wherever a caller asks; the patch transaction's own root leaves them out."""
+"""Globs to add to hidden_paths wherever a caller asks; the patch transaction's own root leaves them out."""
 
 __all__ = [
     "ALWAYS_HIDDEN",

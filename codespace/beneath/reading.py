@@ -6,7 +6,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final, Self
 
@@ -15,7 +15,7 @@ from codespace.beneath import kernel
 from codespace.beneath.faults import not_a_file, refusal
 from codespace.beneath.names import Hidden, clean, fold
 from codespace.beneath.reach import REACH, Anchor, Primitive, primitive_in_force
-from codespace.beneath.walking import Walk
+from codespace.beneath.walking import Entry, Walk
 from codespace.contract import ABSENT
 from codespace.errors import Refusal
 
@@ -136,6 +136,10 @@ class Reader:
         """
         return self._open_file(clean(path))
 
+    def open_entry(self, entry: Entry) -> int:
+        """Return a read-only descriptor of a file that a walk named, whatever characters its name has."""
+        return self._open_file(entry.path)
+
     def read(self, path: str, limit_bytes: int) -> tuple[bytes, os.stat_result]:
         """Return the whole file's bytes and its status.
 
@@ -184,13 +188,20 @@ class Reader:
             os.close(descriptor)
         return "sha256:" + digest.hexdigest()
 
-    def walk(self, path: str = ".") -> Walk:
-        """Return an iteration over everything visible below `path`, each directory's names sorted, directories before what they hold.
+    def walk(self, path: str = ".", skip: Callable[[Entry], bool] | None = None) -> Walk:
+        """Return an iteration over everything visible below `path`, names sorted, directories before what they hold.
 
         Links and special files are named, never followed. A mount below the root, a hidden name and a
         directory that cannot be read are left out; how many of the last is said by `Walk.unreadable`.
+
+        Args:
+            skip: Leaves an entry out, and so everything below it.
         """
-        return Walk(clean(path), self._list, self.is_hidden)
+
+        def leave_out(entry: Entry) -> bool:
+            return self.is_hidden(entry.path) or (skip is not None and skip(entry))
+
+        return Walk(clean(path), self._list, leave_out)
 
     def is_hidden(self, path: str) -> bool:
         """Return whether a hidden glob covers the cleaned `path`, also through a filesystem that folds letter case."""

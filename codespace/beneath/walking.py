@@ -28,18 +28,18 @@ class Walk:
     Args:
         start: A cleaned path.
         listing: Opens a directory for listing, or raises OSError.
-        hidden: Whether a path exists for nobody.
+        skip: Whether an entry, and so everything below it, is left out.
     """
 
-    def __init__(self, start: str, listing: Callable[[str], int], hidden: Callable[[str], bool]) -> None:
+    def __init__(self, start: str, listing: Callable[[str], int], skip: Callable[[Entry], bool]) -> None:
         self.unreadable = 0
         """Directories that could not be listed: mounts, permissions, removed meanwhile, too deep to name."""
         self._start = start
         self._listing = listing
-        self._hidden = hidden
+        self._skip = skip
 
     def __iter__(self) -> Iterator[Entry]:
-        left = [] if self._hidden(self._start) else [self._start]
+        left = [] if self._skip(Entry(self._start, "directory")) else [self._start]
         while left:
             directory = left.pop()
             entries = self._entries(directory)
@@ -62,7 +62,7 @@ class Walk:
         finally:
             os.close(descriptor)
         found.sort(key=lambda entry: entry.path)
-        return [entry for entry in found if not self._hidden(entry.path)]
+        return [entry for entry in found if not self._skip(entry)]
 
 
 def _kind(name: os.DirEntry[str]) -> Kind:

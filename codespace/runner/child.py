@@ -1,0 +1,127 @@
+"""One child process that only writes: run in a thread, bounded, stoppable, waited for.
+
+It is spawned by the thread that waits for it, so that bubblewrap's --die-with-parent, which follows
+the thread, ends it when the daemon dies and never before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from codespace import limits
+from codespace.runner.stopping import Stop
+
+_BLOCK_BYTES: Final = 262_144
+_COMPLAINT_BYTES: Final = 16_384  # kept of stderr: enough for a message, whatever is written
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a child ended. `cut` says why it was ended early; then the return code means nothing."""
+
+    returncode: int | None
+    complaint: bytes
+    cut: Literal["time", "enough", "stopped"] | None = None
+
+
+def run(
+    argv: Sequence[str], *, fds: Sequence[int], take: Callable[[bytes], bool], stop: Stop, deadline: float
+) -> Ending:
+    """Run a program with an empty environment and /dev/null as input, and hand over what it writes.
+
+    Args:
+        argv: The program first, by its absolute path.
+        fds: Descriptors that it inherits under their own numbers.
+        take: Gets each block of output; False ends the child.
+        stop: Ends the child when said.
+        deadline: On time.monotonic().
+    Raises: OSError where the program cannot be started.
+    """
+    process = subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        pass_fds=fds,
+        env={},
+        cwd="/",
+        bufsize=0,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    complaint = bytearray()
+    with process.stdout, process.stderr:
+        sinks = {process.stdout.fileno(): take, process.stderr.fileno(): _keeping(complaint)}
+        try:
+            cut = _drain(sinks, stop, deadline)
+            if cut is None:
+                process.wait(max(deadline - time.monotonic(), 0.01))
+        except subprocess.TimeoutExpired:
+            cut = "time"
+        finally:
+            end(process)
+    return Ending(process.returncode, bytes(complaint), cut)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a child and its children, and wait for it; nothing happens where it has ended.
+
+    A bubblewrap killed in its first milliseconds leaves its sandbox behind. Stopped first, it cannot
+    make or reap another child while those that it has are killed.
+    """
+    if process.poll() is not None:
+        return
+    process.send_signal(signal.SIGSTOP)
+    for child in _children(process.pid):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(child, signal.SIGKILL)
+    process.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel holds it: it ends when its disk answers
+        process.wait(limits.REAP_SECONDS)
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", "rb") as listed:
+            return [int(child) for child in listed.read().split()]
+    except OSError:
+        return []
+
+
+def _drain(
+    sinks: dict[int, Callable[[bytes], bool]], stop: Stop, deadline: float
+) -> Literal["time", "enough", "stopped"] | None:
+    poller = select.poll()
+    for fd in (*sinks, stop.fd):
+        poller.register(fd, select.POLLIN)
+    left = set(sinks)
+    while left:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            return "time"
+        for fd, _ in poller.poll(remaining * 1000):
+            if fd == stop.fd:
+                return "stopped"
+            block = os.read(fd, _BLOCK_BYTES)
+            if not block:
+                poller.unregister(fd)
+                left.discard(fd)
+            elif not sinks[fd](block):
+                return "enough"
+    return None
+
+
+def _keeping(kept: bytearray) -> Callable[[bytes], bool]:
+    def take(block: bytes) -> bool:
+        kept.extend(block[: _COMPLAINT_BYTES - len(kept)])
+        return True
+
+    return take
