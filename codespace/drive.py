@@ -23,6 +23,10 @@ _DURABLE: Final = frozenset({("patch", "applying")})
 # Beside final states: behind `applying` files change, and only the record says that a journal matters.
 
 
+UNKNOWN: Final = "unknown"
+"""`details["outcome"]` of a STORE_UNAVAILABLE after which it may or may not be recorded."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One transition of one subject, decided by its law and ready to be recorded."""
@@ -130,6 +134,7 @@ class Motion:
     def __init__(self, law: type[StateMachine], subject: str, state: str, recorder: Recorder) -> None:
         self._law = law
         self._recorder = recorder
+        self._unsure: tuple[Step, ...] = ()
         self.subject = subject
         self.state = state
 
@@ -198,27 +203,45 @@ class Motion:
             the caller's next checkpoint, so that cleaning up can record without a shield of its own.
         Source: limits.RECORD_SECONDS.
         """
+        if self._unsure:
+            await self._make_sure()
         steps = self.steps(*events, changes=changes, details=details, durable=durable)
         if not steps:
             return
+        failure: trio.TooSlowError | Refusal | None = None
         try:
             # Protects "recorded and adopted are one act". The store ends by itself well before; if time
             # runs out all the same, what is recorded is looked up before anything is decided.
             with trio.fail_after(limits.RECORD_SECONDS, shield=True):
                 await self._recorder.record(steps)
         except (trio.TooSlowError, Refusal) as error:
-            if not await self._was_recorded(steps[-1].target, error):
-                raise
-        self.adopt(steps)
+            failure = error
+        if failure is None:
+            self.adopt(steps)
+            return
+        if isinstance(failure, Refusal) and (failure.details or {}).get("outcome") != UNKNOWN:
+            raise failure
+        self._unsure = steps
+        await self._make_sure(failure)
 
-    async def _was_recorded(self, target: str, error: Exception) -> bool:
-        """Look whether a record that failed with an unknown outcome happened after all."""
-        certain = isinstance(error, Refusal) and (error.details or {}).get("outcome") != "unknown"
-        if certain:
-            return False
-        try:
-            # Protects the look that decides what is true; when it runs out, nothing is claimed.
-            with trio.fail_after(limits.LOOK_SECONDS, shield=True):
-                return await self._recorder.look(self.subject) == target
-        except (trio.TooSlowError, Refusal):
-            return False
+    async def _make_sure(self, failure: Exception | None = None) -> None:
+        """Look whether steps whose record ended unseen are there, and adopt or drop them.
+
+        Raises: `failure`, where they are not there; Refusal STORE_UNAVAILABLE, while it cannot be seen.
+        """
+        actual: str | None = None
+        # Protects the look that decides what is true; when it runs out nothing is adopted, and the
+        # next move looks again.
+        with trio.move_on_after(limits.LOOK_SECONDS, shield=True) as patience:
+            actual = await self._recorder.look(self.subject)
+        if patience.cancelled_caught:
+            raise Refusal(
+                "STORE_UNAVAILABLE",
+                f"Whether {self.subject} became {self._unsure[-1].target!r} is not known yet.",
+                details={"outcome": UNKNOWN},
+            ) from failure
+        steps, self._unsure = self._unsure, ()
+        if actual == steps[-1].target:
+            self.adopt(steps)
+        elif failure is not None:
+            raise failure

@@ -97,7 +97,7 @@ class Audit:
         """
         before = head(db)
         text = json.dumps(dict(details or {}), sort_keys=True, allow_nan=False)
-        fields = (self._clock(), self._instance_id, kind, subject, event, source, target, reason, text)
+        fields = (float(self._clock()), self._instance_id, kind, subject, event, source, target, reason, text)
         digest = _digest(before.hash, fields)
         db.execute(_INSERT, (before.seq + 1, *fields, before.hash, digest))
         return Head(before.seq + 1, digest)

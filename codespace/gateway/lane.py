@@ -18,6 +18,7 @@ import trio
 from sqlite_utils import Database
 
 from codespace import limits
+from codespace.drive import UNKNOWN
 from codespace.errors import Refusal
 
 Phase = Literal["waiting", "running", "committing", "over", "withdrawn"]
@@ -200,5 +201,5 @@ def _unknown() -> Refusal:
     return Refusal(
         "STORE_UNAVAILABLE",
         "The database began to commit and did not come back; whether it was written cannot be said yet.",
-        details={"outcome": "unknown"},
+        details={"outcome": UNKNOWN},
     )
