@@ -1,0 +1,133 @@
+"""How a daemon ends: on EOF, on SIGTERM, on SIGKILL. Nothing it started may outlive it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from codespace.testing import processes
+from codespace.testing.installed import HttpDaemon, over_http
+from codespace.testing.site import Site
+from codespace.testing.wire import Wire
+
+TREE = "setsid sleep 1000 & (sleep 1000 & sleep 1000) & echo started; exec sleep 1000"
+STUBBORN = (
+    "trap '' TERM HUP INT; setsid sh -c \"trap '' TERM; sleep 1000; sleep 1000\" & echo started; sleep 1000; sleep 1000"
+)
+
+
+@pytest.fixture
+def wire(site: Site) -> Iterator[Wire]:
+    with Wire(site) as wire:
+        yield wire
+
+
+def start_tree(wire: Wire, script: str = TREE) -> frozenset[int]:
+    """Start a command with a tree below it; return every process below the daemon, once all are there."""
+    arguments = {"workspace_id": "main", "command": ["sh", "-c", script], "wait_seconds": 0}
+    started = wire.call("exec_command", **arguments)["structuredContent"]
+    chunk = started
+    while not chunk["chunk"]:
+        chunk = wire.call("read_process", process_id=started["process_id"], wait_seconds=20)["structuredContent"]
+    assert chunk["chunk"] == "started\n"
+    below = processes.descendants(wire.process.pid)
+    assert any("sleep 1000" in processes.command_line(pid) for pid in below)
+    return below
+
+
+def seconds_to_end(wire: Wire) -> float:
+    began = time.monotonic()
+    wire.process.wait(15)
+    return time.monotonic() - began
+
+
+def test_end_of_input_ends_an_idle_stdio_daemon_within_a_second(wire: Wire) -> None:
+    wire.hang_up()
+    assert seconds_to_end(wire) < 1.0
+    assert wire.process.returncode == 0
+    assert wire.rest() == []
+
+
+def test_sigterm_ends_an_idle_stdio_daemon_within_a_second(wire: Wire) -> None:
+    wire.process.send_signal(signal.SIGTERM)
+    assert seconds_to_end(wire) < 1.0
+    assert wire.rest() == []
+
+
+@pytest.mark.parametrize("ending", ["eof", "sigterm"])
+def test_an_ordered_end_takes_every_command_with_it(wire: Wire, ending: str) -> None:
+    below = start_tree(wire)
+    if ending == "eof":
+        wire.hang_up()
+    else:
+        wire.process.send_signal(signal.SIGTERM)
+    assert seconds_to_end(wire) < 1.0
+    assert not [pid for pid in below if processes.is_alive(pid)]
+
+
+def test_a_command_that_ignores_every_signal_does_not_hold_up_the_end(wire: Wire) -> None:
+    below = start_tree(wire, STUBBORN)
+    wire.hang_up()
+    assert seconds_to_end(wire) < 10.0
+    assert not [pid for pid in below if processes.is_alive(pid)]
+
+
+@pytest.mark.parametrize("script", [TREE, STUBBORN], ids=["plain", "stubborn"])
+def test_a_killed_stdio_daemon_leaves_no_process(wire: Wire, script: str) -> None:
+    below = start_tree(wire, script)
+    wire.process.kill()
+    assert processes.still_alive_after(below, 5.0) == frozenset()
+
+
+async def test_a_killed_http_daemon_leaves_no_process_and_its_successor_says_what_became_of_them(site: Site) -> None:
+    daemon = HttpDaemon(site)
+    with daemon:
+        async with over_http(site, daemon.url, daemon.token) as visit:
+            arguments = {"command": ["sh", "-c", TREE], "wait_seconds": 0, "operation_key": "lost"}
+            started = await visit.call("exec_command", **arguments)
+            await visit.call("read_process", process_id=started["process_id"], wait_seconds=20)
+            below = processes.descendants(daemon.process.pid)
+            assert any("sleep 1000" in processes.command_line(pid) for pid in below)
+            daemon.process.kill()
+            assert processes.still_alive_after(below, 5.0) == frozenset()
+    with Wire(site) as wire:
+        status = wire.call("operation_status", operation_key="lost")["structuredContent"]
+        assert (status["kind"], status["status"]) == ("exec", "lost")
+
+
+async def test_an_http_daemon_ends_in_order_and_leaves_nothing(site: Site) -> None:
+    daemon = HttpDaemon(site)
+    daemon.start()
+    async with over_http(site, daemon.url, daemon.token) as visit:
+        await visit.call("exec_command", command=["sh", "-c", TREE], wait_seconds=0)
+    below = processes.descendants(daemon.process.pid)
+    assert daemon.stop() == 0
+    assert not [pid for pid in below if processes.is_alive(pid)]
+
+
+def test_nothing_but_the_protocol_is_on_stdout_whatever_a_command_prints(wire: Wire) -> None:
+    noise = ["sh", "-c", 'echo noise; echo noise >&2; printf \'{"jsonrpc":"2.0"}\\n\'; exit 1']
+    for _ in range(3):
+        answer = wire.call("exec_command", workspace_id="main", command=noise)
+        assert answer["structuredContent"]["exit_code"] == 1
+    wire.hang_up()
+    assert wire.rest() == []
+
+
+def test_garbage_on_the_wire_is_answered_or_ignored_and_the_daemon_goes_on(wire: Wire) -> None:
+    assert wire.process.stdin is not None
+    for line in (b"not json\n", b"[]\n", b'{"jsonrpc":"1.0"}\n', b"\xff\xfe\n", b'{"jsonrpc":"2.0","id":"x"}\n'):
+        wire.process.stdin.write(line)
+    wire.process.stdin.flush()
+    number = wire.post("ping")
+    while (message := wire.receive()).get("id") != number:
+        assert "error" in message or "method" in message
+    assert message["result"] == {}
+
+
+def test_a_second_handshake_does_not_disturb_the_first(wire: Wire) -> None:
+    wire.handshake()
+    assert wire.call("workspace_info", workspace_id="main")["structuredContent"]["profile"] == "workspace-write"
