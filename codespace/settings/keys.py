@@ -196,7 +196,7 @@ TOP: Final[Mapping[str, Key]] = {
         kinds.whole("bytes", 0), str(limits.SNAPSHOT_BYTES), "Most bytes of snapshots. Nothing prunes them yet."
     ),
     "snapshot_age_seconds": Key(
-        kinds.seconds(), f"{limits.SNAPSHOT_AGE_SECONDS:g}", "How long a snapshot is kept. Nothing prunes them yet."
+        kinds.seconds(), f"{limits.SNAPSHOT_AGE_SECONDS:.0f}", "How long a snapshot is kept. Nothing prunes them yet."
     ),
     "spool_bytes": Key(kinds.whole("bytes", 0), str(limits.SPOOL_BYTES), "Most spooled output. No spool yet."),
     "process_spool_bytes": Key(

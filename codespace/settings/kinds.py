@@ -40,7 +40,8 @@ def choice(*allowed: str, later: Mapping[str, str] | None = None) -> Kind:
             raise SettingsError(key, f"`{shown(value)}` is not a value of this key.", fix)
         return value
 
-    return Kind(" \\| ".join(f"`{word}`" for word in (*allowed, *not_yet)), check)
+    shapes = [f"`{word}`" for word in allowed] + [f"`{word}` (not in this version)" for word in not_yet]
+    return Kind(" \\| ".join(shapes), check)
 
 
 def flag() -> Kind:

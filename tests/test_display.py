@@ -1,0 +1,64 @@
+"""Whatever comes from outside is shown as what it is, and acts on nothing."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codespace.display import display
+
+_ACTS = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+
+
+def test_plain_text_stays_as_it_is() -> None:
+    assert display("src/main.py: 3 lines, 50 %") == "src/main.py: 3 lines, 50 %"
+
+
+def test_letters_of_every_language_stay_readable() -> None:
+    assert display("파일 größer 文件 файл") == "파일 größer 文件 файл"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[31mred\x1b[0m", "\\x1b[31mred\\x1b[0m"),
+        ("a\x07b\x00c", "a\\x07b\\x00c"),
+        ("safe\u202etxt.exe", "safe\\u202etxt.exe"),
+        ("pay\u200bpal", "pay\\u200bpal"),
+        ("bad\udcffname", "bad\\udcffname"),
+        ("tag\U000e0041", "tag\\U000e0041"),
+        ("no\u00a0break", "no\\xa0break"),
+        ("filler\u3164", "filler\\u3164"),
+        ("line\u2028end", "line\\u2028end"),
+        ("a\nb\tc\rd", "a\\nb\\tc\\rd"),
+    ],
+)
+def test_what_acts_or_hides_is_written_as_an_escape(text: str, shown: str) -> None:
+    assert display(text) == shown
+
+
+def test_a_written_escape_cannot_be_taken_for_a_real_one() -> None:
+    assert display("\\x1b") == "\\\\x1b"
+    assert display("\x1b") == "\\x1b"
+
+
+def test_lines_keep_their_ends_and_nothing_else() -> None:
+    assert display("one\n\ttwo\r\n\x1b[2J", newlines=True) == "one\n\ttwo\\r\n\\x1b[2J"
+
+
+def test_a_cut_says_how_much_is_missing() -> None:
+    assert display("abcdefgh", limit=3) == "abc… (+5 characters)"
+    assert display("abc", limit=3) == "abc"
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=())))
+def test_no_text_whatsoever_shows_a_character_that_acts(text: str) -> None:
+    assert not [character for character in display(text) if unicodedata.category(character) in _ACTS]
+
+
+@given(st.text(), st.text())
+def test_different_texts_never_look_the_same(one: str, other: str) -> None:
+    assert (display(one) == display(other)) == (one == other)
