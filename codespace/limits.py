@@ -29,7 +29,7 @@ WAIT_SECONDS_MAXIMUM: Final = 50.0
 # Clients cut calls at about 60 s; a long poll must end before that.
 WAIT_SECONDS_DEFAULT: Final = 10.0
 # Enough for most short commands to end inside one call.
-PROGRESS_SECONDS: Final = 5.0
+PROGRESS_INTERVAL_SECONDS: Final = 5.0
 # Between two progress notifications of one long wait.
 OPERATION_KEY_CHARACTERS: Final = 200
 # From the contract.
@@ -63,6 +63,8 @@ FIND_PATHS: Final = 200_000
 # Most names listed for one find; a tree with more gives a partial answer.
 SANDBOX_PROBE_SECONDS: Final = 10.0
 # A bubblewrap takes 6 ms, and 11 s on a machine that is full of spinners: over this nothing is concluded.
+SANDBOX_RETRY_SECONDS: Final = 30.0
+# How long a passing failure of that probe stands before it is tried again.
 REAP_SECONDS: Final = 2.0
 # Between SIGKILL and giving up on a child that the kernel does not let go.
 
@@ -105,8 +107,6 @@ JOURNAL_LOCK_SECONDS: Final = 2.0
 # How long a helper waits for the one before it to be gone.
 PATCH_LINES: Final = 500_000
 # Most lines of a patch text: parsing costs about a microsecond a line; real text of PATCH_BYTES has half as many.
-PATCH_OPERATIONS: Final = 10_000
-# Most file headers of one patch; every file of it is written and flushed.
 PATCH_FILE_LINES: Final = 4_000_000
 # Most lines of a file that chunks are placed in; each costs about 100 bytes of memory.
 PATCH_EFFORT: Final = 100_000_000
@@ -114,8 +114,8 @@ PATCH_EFFORT: Final = 100_000_000
 DIFF_EFFORT: Final = 200_000
 # Line comparisons for a diff whose edits are not known from the patch; past it one block replaces another.
 
-FINISH_SECONDS: Final = 10.0
-# For throwing away what a patch set aside; a few unlinks.
+TIDY_SECONDS: Final = 32.0
+# For a whole `finish` behind a patch, its helper's deadline included; it takes a few unlinks.
 
 # --- processes ---
 TIMEOUT_SECONDS: Final = 600.0
@@ -152,7 +152,7 @@ END_SECONDS: Final = 5.0
 # After SIGKILL: how long the tree may take to be gone; only an uninterruptible disk wait takes longer than a few ms.
 DRAIN_SECONDS: Final = 1.0
 # After the tree is gone: how long its pipes may stay open because an outsider holds them.
-SETTLE_SECONDS: Final = 0.2
+EXIT_NEWS_SECONDS: Final = 0.2
 # After a broken stdin pipe: how long the news of the exit may take, so that the answer can say how it ended.
 STOP_GRACE_SECONDS: Final = 1.0
 # Between SIGTERM and SIGKILL when the daemon stops; well inside STOP_SECONDS.
@@ -168,6 +168,8 @@ APPROVAL_EXPIRY_SECONDS: Final = 900.0
 # From the contract.
 
 # --- start and stop ---
+RECOVERY_SECONDS: Final = 20.0
+# For settling what dead daemons left; the doors open after it, whatever is left.
 STOP_SECONDS: Final = 10.0
 # The hard deadline of an ordered stop; a watchdog ends the process after it.
 

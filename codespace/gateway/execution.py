@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +44,8 @@ class _Run:
     lease: Lease
     started: Ticket = field(default_factory=Ticket)
     spawned: Spawned | None = None
+    recorded: trio.Event = field(default_factory=trio.Event)
+    """Set once its end is in the ledger, or never will be."""
 
     @property
     def workspace(self) -> Workspace:
@@ -123,6 +126,22 @@ class Execution:
             process_id=operation.process_id,
         )
 
+    async def end_all(self, grace_seconds: float) -> None:
+        """End every live process of this daemon and return once each end is recorded.
+
+        Cancel: the trees still end with the runner; an end that is not recorded is found as `lost`.
+        """
+        async with trio.open_nursery() as nursery:
+            for run in self._runs.values():
+                nursery.start_soon(self._end, run, grace_seconds)
+
+    async def _end(self, run: _Run, grace_seconds: float) -> None:
+        await run.started.wait_settled()
+        if run.spawned is not None:
+            with suppress(Refusal):  # it ended meanwhile
+                await self._runner.terminate(run.process_id, grace_seconds)
+        await run.recorded.wait()
+
     # --- verbs on a process ---
 
     async def read(
@@ -195,6 +214,7 @@ class Execution:
         finally:
             # Only where the daemon's stop cut the driver off is there no outcome yet.
             run.started.fail(Refusal("SHUTTING_DOWN", "The daemon is stopping.", operation_id=run.operation_id))
+            run.recorded.set()
             if run.spawned is None:
                 self._runs.pop(run.process_id, None)
         if run.spawned is not None:
@@ -328,7 +348,7 @@ async def _wait(caller: Caller, wait_seconds: float, condition: Callable[[], Any
     begun = trio.current_time()
     with trio.move_on_after(wait_seconds):
         while True:
-            with trio.move_on_after(limits.PROGRESS_SECONDS):
+            with trio.move_on_after(limits.PROGRESS_INTERVAL_SECONDS):
                 await condition()
                 return
             if caller.progress is not None:

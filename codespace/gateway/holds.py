@@ -21,7 +21,7 @@ from codespace import ids
 from codespace.drive import Motion, Stale
 from codespace.errors import Refusal
 from codespace.gateway.audit import Audit
-from codespace.gateway.ledger import Ledger
+from codespace.gateway.ledger import Ledger, Operation
 from codespace.gateway.request import Request
 from codespace.gateway.store import Store
 from codespace.gateway.ticket import Ticket
@@ -197,6 +197,25 @@ class Holds:
             raise Refusal.from_body({**result["refusal"], "approval_id": hold.id})
         return dict(result.get("ok", {})) | {"replayed": True}
 
+    async def settle(self, instance_id: str, ledger: Ledger) -> None:
+        """Settle what a dead instance was resuming: a patch from its row, anything else as ambiguous.
+
+        A patch that waits for its own settlement keeps its hold waiting too.
+        """
+        for hold in await self._all("state = 'resuming' AND instance_id = ?", instance_id):
+            operation = await ledger.by_approval(hold.id)
+            if operation is not None and operation.kind == "patch":
+                if operation.finished_at is not None:
+                    await self._consume(self._motion(hold), hold, "request_ended", _result_of(operation))
+                continue
+            ambiguous = Refusal(
+                "APPROVAL_AMBIGUOUS",
+                "The daemon ended while the granted request was being started; it is never started twice.",
+                approval_id=hold.id,
+                operation_id=operation.id if operation else None,
+            )
+            await self._consume(self._motion(hold), hold, "daemon_died", {"refusal": ambiguous.body()})
+
     async def _run(self, hold: Hold, run: Callable[[], Awaitable[dict[str, Any]]], ticket: Ticket) -> None:
         motion = self._motion(hold)
         try:
@@ -269,9 +288,15 @@ class Holds:
         self._audit.append(db, "approval", str(row["id"]), "held", None, "pending", _HELD, details)
 
     async def _first(self, where: str, value: str) -> Hold | None:
-        def look(db: Database) -> Hold | None:
-            rows = db.table("holds").rows_where(where, [value], order_by="created_at desc", limit=1)
-            return next((_hold(row) for row in rows), None)
+        found = await self._all(where, value)
+        return found[0] if found else None
+
+    async def _all(self, where: str, value: str) -> list[Hold]:
+        """Return the holds that match, newest first."""
+
+        def look(db: Database) -> list[Hold]:
+            rows = db.table("holds").rows_where(where, [value], order_by="created_at desc, rowid desc")
+            return [_hold(row) for row in rows]
 
         return await self._store.read(look)
 
@@ -299,3 +324,17 @@ def _scrubbed(hold: Hold) -> dict[str, Any]:
     digest = {"sha256": hashlib.sha256(text).hexdigest(), "bytes": len(text)}
     shown = {name: value for name, value in hold.shown.items() if name in ("files", "changes")}
     return {"body": digest, "shown": shown}
+
+
+def _result_of(operation: Operation) -> dict[str, Any]:
+    """Return the stored result of a resumed patch from its row."""
+    if operation.state != "applied":
+        return {"refusal": dict(operation.outcome or {})}
+    return {
+        "ok": {
+            "status": operation.state,
+            "operation_id": operation.id,
+            "files": list(operation.files),
+            "changes": [dict(change) for change in operation.changes],
+        }
+    }

@@ -163,6 +163,10 @@ class Ledger:
         """Return the operation that started this process."""
         return await self._store.read(lambda db: _one(db, "process_id = ?", process_id))
 
+    async def by_approval(self, approval_id: str) -> Operation | None:
+        """Return the operation that a hold was resumed as."""
+        return await self._store.read(lambda db: _one(db, "approval_id = ?", approval_id))
+
     async def unfinished(self, instance_ids: Iterable[str] | None = None) -> tuple[Operation, ...]:
         """Return the operations without a final state, oldest first: of these instances, or of all."""
         wanted = None if instance_ids is None else json.dumps(sorted(instance_ids))

@@ -1,18 +1,19 @@
 """Who may change a root now: one occupant at a time, in this daemon and across daemons.
 
-In memory for this daemon; across daemons by flock on the root directory itself (shared on every
-enclosing root that another live daemon has registered). The kernel drops the lock with its owner,
-so a killed daemon never leaves a root locked. It knows nothing of what an occupant does.
+In memory for this daemon; across daemons by flock on the root directory itself, and shared on every
+directory above it, so that a daemon whose root encloses this one is kept out too. The kernel drops
+the locks with their owner, so a killed daemon never leaves a root locked. It knows nothing of what
+an occupant does.
 """
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Literal, Self
 
 import trio
@@ -76,16 +77,10 @@ class Occupancy:
 
     Args:
         elsewhere: Finds what another daemon of the same database does in a root, if it is known.
-        enclosing: Finds the roots around a root that other live daemons have registered.
     """
 
-    def __init__(
-        self,
-        elsewhere: Callable[[str], Awaitable[Occupant | None]],
-        enclosing: Callable[[str], Awaitable[list[str]]],
-    ) -> None:
+    def __init__(self, elsewhere: Callable[[str], Awaitable[Occupant | None]]) -> None:
         self._elsewhere = elsewhere
-        self._enclosing = enclosing
         self._rooms: dict[str, _Room] = {}
 
     async def enter(self, workspace: Workspace, occupant: Occupant) -> Lease:
@@ -126,8 +121,7 @@ class Occupancy:
     async def _locked(self, room: _Room) -> bool:
         """Take the flocks of a room that this task has claimed; give the claim back on failure."""
         try:
-            enclosing = await self._enclosing(room.path)
-            locked = await trio.to_thread.run_sync(_lock, room, enclosing)
+            locked = await trio.to_thread.run_sync(_lock, room)
         except BaseException:
             self._leave(room)
             raise
@@ -149,32 +143,38 @@ class Occupancy:
         room.left = trio.Event()
 
 
-def _lock(room: _Room, enclosing: list[str]) -> bool:
-    """Lock the root alone and the roots around it shared, or nothing. Runs in a thread."""
-    for path, how in [(room.path, fcntl.LOCK_EX), *((path, fcntl.LOCK_SH) for path in enclosing)]:
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            if path != room.path:
-                continue  # a registered root that is gone encloses nothing
-            _unlock(room)
-            raise Refusal(
-                "FILE_OPERATION_FAILED",
-                f"The workspace root cannot be opened: {os.strerror(error.errno or 0)}. Nothing was done.",
-                next_step="Ask the operator whether the directory was moved, unmounted or deleted.",
-            ) from error
-        room.fds.append(fd)
-        try:
-            fcntl.flock(fd, how | fcntl.LOCK_NB)
-        except OSError as error:
-            _unlock(room)
-            if error.errno == errno.EWOULDBLOCK:
-                return False
-            raise Refusal(
-                "FILE_OPERATION_FAILED",
-                f"The workspace root cannot be locked: {os.strerror(error.errno or 0)}. Nothing was done.",
-                next_step="Ask the operator to use a filesystem that supports flock.",
-            ) from error
+def _lock(room: _Room) -> bool:
+    """Lock the root alone and all directories above it shared, or nothing. Runs in a thread."""
+    try:
+        if _flock(room, room.path, fcntl.LOCK_EX) and all(
+            _flock(room, str(above), fcntl.LOCK_SH) for above in PurePath(room.path).parents
+        ):
+            return True
+    except OSError as error:
+        _unlock(room)
+        raise Refusal(
+            "FILE_OPERATION_FAILED",
+            f"The workspace root cannot be locked: {os.strerror(error.errno or 0)}. Nothing was done.",
+            next_step="Ask the operator whether the directory was moved, unmounted or deleted, and whether its "
+            "filesystem supports flock.",
+        ) from error
+    _unlock(room)
+    return False
+
+
+def _flock(room: _Room, path: str, how: int) -> bool:
+    """Lock one directory without waiting; False where someone else has it."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except PermissionError:
+        if path == room.path:
+            raise
+        return True  # a directory that cannot be opened cannot be registered by this account either
+    room.fds.append(fd)
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
     return True
 
 

@@ -119,6 +119,11 @@ class Patching:
         refusal.details = (refusal.details or {}) | {"replayed": True}
         raise refusal
 
+    async def wait_idle(self) -> None:
+        """Return once no patch is under way. Cancel: the patches go on."""
+        while self._inflight:
+            await next(iter(self._inflight.values())).ticket.wait_settled()
+
     # --- without effect ---
 
     async def check(self, workspace: Workspace, patch: str, expected: Mapping[str, str]) -> dict[str, Any]:
@@ -232,7 +237,7 @@ class Patching:
         except Refusal as lost:
             await self._settle(job, motion, lost, changes)
             raise Refusal("INTERNAL", "A patch that failed was found applied.", operation_id=motion.subject) from None
-        refusal = _not_applied(report, cause.refusal, (*cause.rescued, *report.rescued))
+        refusal = not_applied(report, cause.refusal, (*cause.rescued, *report.rescued))
         ended = await self._end(motion, "restored" if report.clean else "third_party_kept", refusal, changes)
         await self._finish(job.workspace, job.operation_id)
         raise ended
@@ -257,7 +262,7 @@ class Patching:
         if status == "applied":
             await motion.move(FOUND[status])
             return
-        refusal = _not_applied(report, lost.body(), report.rescued)
+        refusal = not_applied(report, lost.body(), report.rescued)
         raise await self._end(motion, FOUND[status], refusal, changes)
 
     async def _end(self, motion: Motion, event: str, refusal: Refusal, changes: Any) -> Refusal:
@@ -276,7 +281,7 @@ class Patching:
         """Let the runner throw away what was set aside; a failure leaves it to recovery's sweep."""
         # Protects the clean-up from the caller's cancellation; what is left when time runs out is
         # swept when the root's lock is next taken.
-        with trio.move_on_after(limits.FINISH_SECONDS, shield=True):
+        with trio.move_on_after(limits.TIDY_SECONDS, shield=True):
             try:
                 await self._runner.finish(workspace, operation_id)
             except Refusal as refusal:
@@ -325,7 +330,8 @@ def _require_shown(hold: Hold | None, plan: PatchPlan) -> None:
         )
 
 
-def _not_applied(report: PatchReport, cause: Mapping[str, Any] | None, rescued: tuple[str, ...]) -> Refusal:
+def not_applied(report: PatchReport, cause: Mapping[str, Any] | None, rescued: tuple[str, ...]) -> Refusal:
+    """Return the refusal for a patch that was put back, wholly or in part."""
     why = str(cause["message"]) if cause else "What was read back is not what was written."
     details: dict[str, Any] = {"cause": dict(cause)} if cause else {}
     if rescued:

@@ -41,6 +41,10 @@ class Ticket:
         """Say that nobody waits any more; work before the point of no return ends."""
         self.abandonable.cancel()
 
+    async def wait_settled(self) -> None:
+        """Return once there is an outcome, whatever it is."""
+        await self._done.wait()
+
     async def wait(self) -> dict[str, Any]:
         """Return the outcome as plain JSON values.
 

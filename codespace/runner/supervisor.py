@@ -265,7 +265,7 @@ class Supervisor:
         try:
             return await process.stdin.write(data, eof=eof)
         except StdinClosed as closed:
-            with trio.move_on_after(limits.SETTLE_SECONDS):
+            with trio.move_on_after(limits.EXIT_NEWS_SECONDS):
                 await process.ended.wait()
             if process.ended.is_set():
                 raise _exited(process.state(), closed.written) from None

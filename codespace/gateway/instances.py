@@ -1,0 +1,126 @@
+"""The daemons that share a database: who lives, told by a lock that the kernel drops with its owner.
+
+A row says who an instance is; the flock on its file says whether it is alive. A pid is for people
+only: it may be reused.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+from sqlite_utils import Database
+
+from codespace import ids
+from codespace.errors import Refusal
+from codespace.gateway.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One daemon, as its row tells."""
+
+    id: str
+    pid: int
+    state_dir: str
+    lock_path: str
+    roots: tuple[str, ...]
+
+
+class Instances:
+    """This daemon's own row and lock, and the look at the others."""
+
+    def __init__(self, store: Store, wall_clock: Callable[[], float], state_dir: str, roots: Sequence[str]) -> None:
+        self._store = store
+        self._wall_clock = wall_clock
+        self._lock: int | None = None
+        own = ids.mint(ids.INSTANCE)
+        folder = os.path.join(state_dir, "instances")
+        self.own = Instance(own, os.getpid(), state_dir, os.path.join(folder, f"{own}.lock"), tuple(roots))
+
+    async def register(self) -> None:
+        """Lock this instance's file, then write its row: no row is ever seen without its lock.
+
+        Raises: Refusal STORE_UNAVAILABLE where the state dir cannot be written.
+        """
+        try:
+            self._lock = await trio.to_thread.run_sync(_lock_new, self.own.lock_path)
+        except OSError as error:
+            raise Refusal(
+                "STORE_UNAVAILABLE",
+                f"{self.own.lock_path} cannot be made and locked: {error.strerror}. The daemon did not start.",
+                next_step="Give CODESPACE_STATE_DIR a directory that the daemon can write.",
+            ) from error
+        row = {
+            "id": self.own.id,
+            "pid": self.own.pid,
+            "started_at": self._wall_clock(),
+            "state_dir": self.own.state_dir,
+            "lock_path": self.own.lock_path,
+            "roots": json.dumps(list(self.own.roots)),
+        }
+        await self._store.write(lambda db: _insert(db, row))
+
+    async def dead(self) -> tuple[Instance, ...]:
+        """Return the instances that never said their end and whose lock nobody holds."""
+        rows = await self._store.read(_unended)
+        others = [_instance(row) for row in rows if row["id"] != self.own.id]
+        gone = await trio.to_thread.run_sync(lambda: [not _held(each.lock_path) for each in others])
+        return tuple(each for each, is_gone in zip(others, gone, strict=True) if is_gone)
+
+    async def end(self, instance_id: str) -> None:
+        """Say that an instance has ended and left nothing unsettled."""
+        now = self._wall_clock()
+        await self._store.write(lambda db: _set_ended(db, instance_id, now))
+
+    def close(self) -> None:
+        """Remove and unlock this instance's file."""
+        if self._lock is not None:
+            with suppress(OSError):
+                os.unlink(self.own.lock_path)
+            os.close(self._lock)
+            self._lock = None
+
+
+def _lock_new(path: str) -> int:
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return fd
+
+
+def _held(path: str) -> bool:
+    """Return whether some process holds the lock of `path`. A missing file is held by nobody."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _insert(db: Database, row: dict[str, Any]) -> None:
+    db.table("instances").insert(row)
+
+
+def _unended(db: Database) -> list[dict[str, Any]]:
+    return list(db.table("instances").rows_where("ended_at IS NULL"))
+
+
+def _set_ended(db: Database, instance_id: str, now: float) -> None:
+    db.execute("UPDATE instances SET ended_at = ? WHERE id = ? AND ended_at IS NULL", (now, instance_id))
+
+
+def _instance(row: dict[str, Any]) -> Instance:
+    return Instance(row["id"], row["pid"], row["state_dir"], row["lock_path"], tuple(json.loads(row["roots"])))
