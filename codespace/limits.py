@@ -242,7 +242,7 @@ PROGRESS_SECONDS: Final = 1.0
 # Longest wait for one progress notification to be taken; it is news, not a result.
 STDIO_CHUNK_BYTES: Final = 65_536
 # One read from the client: the size of a pipe.
-STDIO_FLUSH_SECONDS: Final = 0.5
+STDIO_FLUSH_SECONDS: Final = 0.3
 # After end of input or a stop: how long answers under way may still be written. The end must come within a second.
 HTTP_BODY_SECONDS: Final = 30.0
 # Longest time for a whole request body to arrive; on one machine it takes milliseconds.

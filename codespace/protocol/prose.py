@@ -1,0 +1,306 @@
+"""Results as text that a model can work from alone: what is true first, the content behind it, unchanged.
+
+Everything the server itself says stands before the content, so that a file or a command's output
+cannot pass for it. Names from outside are escaped; content is not: a patch must match it exactly.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from codespace import limits
+from codespace.display import display
+
+Result = Mapping[str, Any]
+
+
+def write(tool: str, result: Result) -> str:
+    """Return the text of a success result; JSON for a tool without a writer of its own."""
+    writer = _WRITERS.get(tool)
+    text = _json(result) if writer is None else writer(result)
+    for name, label in (("ignored_arguments", "Ignored arguments"), ("coordination", "Waiting user input")):
+        if result.get(name):
+            text = f"{label}: {_json(result[name])}\n{text}"
+    return text
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=None)
+
+
+def _name(text: Any) -> str:
+    return display(str(text), limit=limits.PATH_CHARACTERS)
+
+
+def _line(*parts: str | None) -> str:
+    return " · ".join(part for part in parts if part)
+
+
+# --- files ---
+
+
+def _info(result: Result) -> str:
+    named = [
+        f"- {_name(entry.get('workspace_id') or entry.get('id'))} ({_name(entry.get('profile', '?'))})"
+        for entry in result["workspaces"]
+    ]
+    lines = [f"{result['server']} {result['version']}", "Workspaces:", *(named or ["(none registered)"])]
+    if "execution" in result:
+        lines += [
+            _line(f"workspace_id {_name(result.get('workspace_id'))}", f"profile {result.get('profile')}"),
+            f"root {_name(result.get('root'))}",
+            f"execution {_json(result['execution'])}",
+        ]
+    else:
+        lines.append("Next: workspace_info with a workspace_id says what is allowed and enforced there.")
+    lines.append(f"Tools: {', '.join(result['tools_exposed'])}")
+    return "\n".join(lines)
+
+
+def _read(result: Result) -> str:
+    end = result.get("end_line")
+    lines = f"lines {result.get('start_line')}-{end} of {result.get('total_lines')}" if end is not None else None
+    ending = result.get("line_ending")
+    head = _line(
+        _name(result["path"]),
+        lines,
+        f"{result['size_bytes']} bytes",
+        None if ending in (None, "lf", "none") else f"line endings {ending}",
+        "no newline at the end" if result.get("final_newline") is False and result["size_bytes"] else None,
+        "base64" if result.get("encoding") == "base64" else None,
+        f"version {result['version']}",
+    )
+    if result["truncated"]:
+        head += "\nCut here; go on with start_line " + (str(end + 1) if end is not None else "and line_count")
+    if is_image(result):
+        return head
+    return f"{head}\n{result['content']}"
+
+
+def is_image(result: Result) -> bool:
+    """Return whether a read result is an image that clients can show."""
+    media_type = str(result.get("media_type"))
+    return media_type.startswith("image/") and result.get("encoding") == "base64"
+
+
+def _read_many(result: Result) -> str:
+    blocks = [_entry(entry) for entry in result["entries"]]
+    if result.get("truncated"):
+        blocks.insert(0, "The total was cut: read what is missing alone.")
+    return "\n\n".join(blocks)
+
+
+def _entry(entry: Result) -> str:
+    error = entry.get("error")
+    if error is None:
+        return _read(entry)
+    return f"{_name(entry['path'])} · {error['code']}: {display(error['message'], newlines=True)}"
+
+
+def _cut(result: Result) -> str:
+    if not result["truncated"]:
+        return ""
+    reason = result.get("reason")
+    return f" (cut: {reason}; narrow it)" if reason else " (cut; narrow it)"
+
+
+def _find(result: Result) -> str:
+    paths = result["paths"]
+    seen = result["total_seen"]
+    head = f"{len(paths)} paths" if len(paths) == seen else f"{len(paths)} of {seen} paths"
+    return "\n".join([f"{head}{_cut(result)}", *map(_name, paths)])
+
+
+def _search(result: Result) -> str:
+    lines = [f"{len(result['matches'])} matches, {result['files_searched']} files searched{_cut(result)}"]
+    for match in result["matches"]:
+        path, number = _name(match["path"]), match["line"]
+        before, after = match.get("before", ()), match.get("after", ())
+        lines += [f"{path}-{number - len(before) + index}-{text}" for index, text in enumerate(before)]
+        lines.append(f"{path}:{number}:{match.get('column', 1)}:{match['text']}")
+        lines += [f"{path}-{number + 1 + index}-{text}" for index, text in enumerate(after)]
+    return "\n".join(lines)
+
+
+def _patch(result: Result) -> str:
+    said = {
+        "applied": "applied: the disk was read back and is so",
+        "checked": "checked only: nothing was written",
+    }[result["status"]]
+    lines = [
+        _line(
+            said,
+            "replayed: this is the recorded result, nothing was done again" if result.get("replayed") else None,
+            _id(result, "operation_id"),
+        )
+    ]
+    lines += map(_change, result["changes"])
+    if "still_current" in result:
+        lines.append(f"still as the operation left it: {_json(result['still_current'])}")
+    if result.get("diff"):
+        lines.append("diff (cut):" if result.get("diff_truncated") else "diff:")
+        lines.append(result["diff"])
+    return "\n".join(lines)
+
+
+def _change(change: Result) -> str:
+    source = f" from {_name(change['from_path'])}" if change.get("from_path") else ""
+    return f"{change['kind']} {_name(change['path'])}{source} -> {change['after_version']}"
+
+
+def _operation(result: Result) -> str:
+    lines = [
+        _line(
+            f"{result['kind']} {result['status']}",
+            _id(result, "operation_id"),
+            _id(result, "process_id"),
+            f"workspace_id {_name(result['workspace_id'])}",
+        )
+    ]
+    lines += map(_change, result.get("changes", ()))
+    if "still_current" in result:
+        lines.append(f"still as the operation left it: {_json(result['still_current'])}")
+    if result.get("process_id"):
+        lines.append("Next: read_process for its output.")
+    lines += [f"event {_json(event)}" for event in result.get("events", ())]
+    return "\n".join(lines)
+
+
+# --- commands ---
+
+
+def _exec(result: Result) -> str:
+    dispatched = result["dispatch_status"]
+    lines = [
+        _ending(result),
+        _line(
+            _id(result, "process_id"),
+            _id(result, "operation_id"),
+            "replayed: nothing was started again" if result.get("replayed") else None,
+            None if dispatched == "confirmed" else f"dispatch {dispatched}: whether it was started is not known yet",
+            _force("sandbox", result),
+            _force("network", result),
+        ),
+    ]
+    lines += [f"network decision: {_json(decision)}" for decision in result.get("network_decisions", ())]
+    return "\n".join([*lines, *_tail(result)])
+
+
+def _output(result: Result) -> str:
+    return "\n".join([_line(_ending(result), _id(result, "process_id")), *_tail(result)])
+
+
+def _tail(result: Result) -> list[str]:
+    """Notes, how to go on, what was lost, and last the output itself."""
+    lines = [f"note: {display(note, newlines=True)}" for note in result.get("notes", ())]
+    if result.get("output_lost"):
+        lines.append(f"{result['output_lost']} bytes before this were dropped and cannot be had any more")
+    if not result.get("eof", True) or result.get("state") == "running":
+        lines.append(f"Next: read_process with cursor {result.get('cursor', 0)} (and wait_seconds).")
+    chunk = result.get("chunk", "")
+    encoding = " (base64)" if result.get("encoding") == "base64" else ""
+    return [*lines, f"output{encoding}:", chunk] if chunk else [*lines, "(no output)"]
+
+
+def _state(result: Result) -> str:
+    lines = [_line(_ending(result), _id(result, "process_id"))]
+    if result.get("state") == "running":
+        lines.append("Next: read_process with wait_seconds waits for output; terminate_process ends it.")
+    return "\n".join(lines + [f"note: {display(note, newlines=True)}" for note in result.get("notes", ())])
+
+
+def _processes(result: Result) -> str:
+    return "\n".join(map(_state, result["processes"])) or "No command runs, and none is kept."
+
+
+def _ending(result: Result) -> str:
+    """Say how a command ended, or that it runs."""
+    if result.get("state") != "exited":
+        return "running" if result.get("state") == "running" else "state unknown"
+    how = result.get("termination", "exited")
+    seconds = _seconds(result)
+    if how == "lost":
+        return "lost: the daemon that ran it is gone, its end was not seen"
+    code = f"exit code {result['exit_code']}" if result.get("exit_code") is not None else None
+    signal = f"signal {result['signal']}" if result.get("signal") is not None else None
+    why = {"timeout": "ended by its time limit", "terminated": "terminated", "limit": "ended by a limit"}.get(how)
+    return _line(f"ended{seconds}", why, code, signal)
+
+
+def _seconds(result: Result) -> str:
+    started, ended = result.get("started_at"), result.get("ended_at")
+    if isinstance(started, int | float) and isinstance(ended, int | float):
+        return f" after {max(0.0, ended - started):.2f} s"
+    return ""
+
+
+def _written(result: Result) -> str:
+    return f"{result['bytes_written']} bytes written. Next: read_process with wait_seconds shows the answer."
+
+
+# --- approvals ---
+
+
+def _approval(result: Result) -> str:
+    state = result["state"]
+    nexts = {
+        "pending": "Next: approval_status with wait_seconds waits for the decision.",
+        "granted": "Next: operation_resume runs it.",
+        "denied": "Nothing was done, and it will not be.",
+    }
+    reason = f"reason {display(str(result['reason']))}" if result.get("reason") else None
+    lines = [_line(state, _id(result, "approval_id"), _id(result, "tool"), reason), nexts.get(state, "")]
+    if "result" in result:
+        lines.append(f"result {_json(result['result'])}")
+    return "\n".join(line for line in lines if line)
+
+
+def _resumed(result: Result) -> str:
+    lines = [_line(result["state"], _id(result, "approval_id"))]
+    for tool in ("apply_patch", "exec_command", "operation_undo", "write_stdin"):
+        if isinstance(result.get(tool), Mapping):
+            lines.append(_stored(tool, result[tool]))
+    return "\n".join(lines)
+
+
+def _stored(tool: str, result: Result) -> str:
+    """A stored result lacks diff and output, and may be an error: write what is there."""
+    writer = _WRITERS.get(tool)
+    try:
+        return _json(result) if writer is None else f"{tool}: {writer(result)}"
+    except (KeyError, TypeError):
+        return f"{tool}: {_json(result)}"
+
+
+def _id(result: Result, name: str) -> str | None:
+    return f"{name} {_name(result[name])}" if result.get(name) else None
+
+
+def _force(name: str, result: Result) -> str | None:
+    if name not in result:
+        return None
+    value = result[name]
+    return f"{name} {value if isinstance(value, str) else _json(value)}"
+
+
+_WRITERS: Final[Mapping[str, Callable[[Result], str]]] = {
+    "workspace_info": _info,
+    "read": _read,
+    "read_many": _read_many,
+    "find": _find,
+    "search": _search,
+    "apply_patch": _patch,
+    "operation_status": _operation,
+    "exec_command": _exec,
+    "read_process": _output,
+    "process_status": _state,
+    "list_processes": _processes,
+    "write_stdin": _written,
+    "terminate_process": _state,
+    "approval_create": _approval,
+    "approval_status": _approval,
+    "approval_resolve": _approval,
+    "operation_resume": _resumed,
+}

@@ -1,0 +1,125 @@
+"""The MCP server over the SDK's low-level class: lists the table, passes calls on, answers nothing else.
+
+The low-level class, because the other one configures logging and validates loosely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Literal
+
+import mcp_types as types
+import trio
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
+
+from codespace import limits
+from codespace.contract import Caller, Tools
+from codespace.display import display
+from codespace.protocol.call import Calls
+from codespace.protocol.results import Results
+from codespace.protocol.schemas import input_schema, output_schema
+from codespace.protocol.tool import Tool
+from codespace.protocol.tools import GROUPS, offered
+
+INSTRUCTIONS: Final = (
+    "Reads, searches, patches and runs commands in directories that the operator registered. Start with "
+    "workspace_info. Read before you patch, and give the version you read in expected_versions. Give apply_patch and "
+    "exec_command an operation_key: after a lost answer the same call repeats its result, never its effect. "
+    "Errors are JSON with code, message and next_step: do what next_step says."
+)
+
+Context = Any  # the SDK's request context; its type arguments say nothing here
+Transport = Literal["stdio", "http", "memory"]
+
+
+def build_server(
+    tools: Tools,
+    *,
+    version: str,
+    results: Results = "both",
+    exposed: Sequence[str] = GROUPS,
+    transport: Transport = "memory",
+) -> Server[Any]:
+    """Return a server of both protocol eras. It owns nothing: one server may serve any number of connections.
+
+    Args:
+        exposed: Groups of tools to offer.
+        transport: What the gateway is told of where a call came from.
+    Raises: ValueError for a group that does not exist.
+    """
+    table = {tool.name: tool for tool in offered(exposed)}
+    listed = types.ListToolsResult(tools=[_described(tool, results) for tool in table.values()])
+    calls = Calls(tools, results)
+
+    async def list_tools(context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        return listed
+
+    async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+        tool = table.get(params.name)
+        if tool is None:
+            raise _unknown(params.name, table)
+        return await calls.answer(_caller(context, transport), tool, params.arguments or {})
+
+    schemas = {name: input_schema(tool) for name, tool in table.items()}
+    return Server(
+        "codespace",
+        version=version,
+        title="CodeSpace",
+        instructions=INSTRUCTIONS,
+        get_tool_input_schema=schemas.get,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
+
+
+def _described(tool: Tool, results: Results) -> types.Tool:
+    hints = tool.hints
+    return types.Tool(
+        name=tool.name,
+        title=tool.title,
+        description=tool.description,
+        input_schema=input_schema(tool),
+        # a tool with an output schema must send structured content, so text-only servers have none
+        output_schema=None if results == "text" else output_schema(tool),
+        annotations=types.ToolAnnotations(
+            title=tool.title,
+            read_only_hint=hints.read_only,
+            destructive_hint=hints.destructive,
+            idempotent_hint=hints.idempotent,
+            open_world_hint=hints.open_world,
+        ),
+    )
+
+
+def _unknown(name: str, table: dict[str, Tool]) -> MCPError:
+    """An unknown tool is a fault of the protocol, not a result: no operation, no id."""
+    shown = display(name, limit=limits.SHOWN_NAME_CHARACTERS)
+    body = {
+        "code": "INVALID_ARGUMENT",
+        "message": f"There is no tool {shown} here. Nothing was done.",
+        "next_step": f"Call one of: {', '.join(table)}.",
+        "retryable": False,
+    }
+    return MCPError(code=types.INVALID_PARAMS, message=f"{body['message']} {body['next_step']}", data=body)
+
+
+def _caller(context: Context, transport: Transport) -> Caller:
+    client = context.session.client_params
+    name = "unknown" if client is None or client.client_info is None else client.client_info.name
+    meta = context.meta or {}
+    wants_progress = meta.get("progress_token") is not None or meta.get("progressToken") is not None
+    return Caller(
+        transport=transport,
+        client=display(name, limit=limits.SHOWN_NAME_CHARACTERS),
+        progress=_progress(context) if wants_progress else None,
+    )
+
+
+def _progress(context: Context) -> Callable[[float, str], Awaitable[None]]:
+    async def tell(seconds: float, message: str) -> None:
+        # A client that does not take its news in time loses it; the work does not wait for it.
+        with trio.move_on_after(limits.PROGRESS_SECONDS):
+            await context.session.report_progress(seconds, None, display(message))
+
+    return tell

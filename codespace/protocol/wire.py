@@ -1,0 +1,154 @@
+"""Serving one connection of newline-delimited JSON-RPC: between a door's lines and the SDK's streams.
+
+The SDK's own stdio transport reads in a thread that cannot be cancelled, has no limit on a line, and
+leaves a line that is no JSON-RPC unanswered; a client would wait for ever.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+
+import anyio
+import mcp_types as types
+import trio
+from mcp.server.lowlevel import Server
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
+
+from codespace import limits
+
+Send = Callable[[bytes], Awaitable[None]]
+
+_ID_FIRST: Final = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(?:(\d{1,18})|"([^"\\]{1,200})")')
+_ID_LAST: Final = re.compile(rb'"id"\s*:\s*(?:(\d{1,18})|"([^"\\]{1,200})")\s*\}\s*\Z')
+# Where clients put a request's id; both can only match the outermost object of a well-formed line.
+
+
+class TooLong:
+    """A line over limits.REQUEST_BYTES, which was thrown away but for both its ends."""
+
+    def __init__(self, head: bytes, tail: bytes) -> None:
+        self.head = head
+        self.tail = tail
+
+
+Line = bytes | TooLong
+
+
+async def serve_lines(server: Server[Any], lines: AsyncIterator[Line], send: Send, *, stop: trio.Event) -> None:
+    """Answer one client until its lines end or `stop` is set; then give what is under way a moment.
+
+    Args:
+        lines: One message each, without the line feed.
+        send: Writes one whole message with its line feed. Called by one task only.
+    Cancel: what was not sent is lost; the work behind it goes on in the gateway.
+    Source: limits.STDIO_FLUSH_SECONDS.
+    """
+    to_server, from_client = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    to_client, from_server = anyio.create_memory_object_stream[SessionMessage](0)
+    with to_server, from_server, to_client.clone() as errors:
+        async with trio.open_nursery() as serving:
+            serving.start_soon(server.run, from_client, to_client, server.create_initialization_options())
+            try:
+                await _converse(lines, to_server, errors, from_server, send, stop)
+            finally:
+                # What the server says on being cancelled has no reader any more, and must not wait for one.
+                from_server.close()
+            serving.cancel_scope.cancel()
+
+
+async def _converse(
+    lines: AsyncIterator[Line], to_server: Any, errors: Any, from_server: Any, send: Send, stop: trio.Event
+) -> None:
+    pending = _Pending()
+    async with trio.open_nursery() as writing:
+        writing.start_soon(_write, from_server, send, pending)
+        async with trio.open_nursery() as reading:
+            reading.start_soon(_cancel_when, stop, reading.cancel_scope)
+            await _read(lines, to_server, errors, pending)
+            reading.cancel_scope.cancel()
+        # to_server is still open: closing it would cancel what is under way
+        with trio.move_on_after(limits.STDIO_FLUSH_SECONDS):
+            await pending.wait_answered()
+        writing.cancel_scope.cancel()
+
+
+class _Pending:
+    """The requests that were read and not yet answered."""
+
+    def __init__(self) -> None:
+        self._ids: set[types.RequestId] = set()
+        self._none = trio.Event()
+        self._none.set()
+
+    def read(self, message: types.JSONRPCMessage) -> None:
+        match message:
+            case types.JSONRPCRequest():
+                self._ids.add(message.id)
+                if self._none.is_set():
+                    self._none = trio.Event()
+            case types.JSONRPCNotification(method="notifications/cancelled", params={"requestId": str() | int() as id}):
+                self._settled(id)
+
+    def written(self, message: types.JSONRPCMessage) -> None:
+        if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
+            self._settled(message.id)
+
+    async def wait_answered(self) -> None:
+        while self._ids:
+            await self._none.wait()
+
+    def _settled(self, id: types.RequestId | None) -> None:
+        if id is not None:
+            self._ids.discard(id)
+        if not self._ids:
+            self._none.set()
+
+
+async def _cancel_when(stop: trio.Event, scope: trio.CancelScope) -> None:
+    await stop.wait()
+    scope.cancel()
+
+
+async def _read(lines: AsyncIterator[Line], to_server: Any, errors: Any, pending: _Pending) -> None:
+    async for line in lines:
+        if isinstance(line, TooLong):
+            await errors.send(SessionMessage(_too_long(line)))
+            continue
+        if not line.strip():
+            continue
+        try:
+            message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+        except ValueError:
+            await errors.send(SessionMessage(_unreadable(line)))
+            continue
+        pending.read(message)
+        await to_server.send(SessionMessage(message))
+
+
+async def _write(from_server: Any, send: Send, pending: _Pending) -> None:
+    async for session_message in from_server:
+        message = session_message.message
+        text = message.model_dump_json(by_alias=True, exclude_unset=True)
+        await send(text.encode("utf-8") + b"\n")
+        pending.written(message)
+
+
+def _too_long(line: TooLong) -> types.JSONRPCError:
+    return _error(line.head, line.tail, types.INVALID_REQUEST, f"The message is over {limits.REQUEST_BYTES} bytes.")
+
+
+def _unreadable(line: bytes) -> types.JSONRPCError:
+    return _error(line[:1024], line[-1024:], types.PARSE_ERROR, "The line is no JSON-RPC message.")
+
+
+def _error(head: bytes, tail: bytes, code: int, message: str) -> types.JSONRPCError:
+    """Return an error for a message that was not decoded, to its id where that can be seen."""
+    found = _ID_FIRST.match(head) or _ID_LAST.search(tail)
+    id: types.RequestId | None = None
+    if found is not None:
+        id = int(found[1]) if found[1] else found[2].decode("utf-8", "replace")
+    error = types.ErrorData(code=code, message=f"{message} Nothing was done.")
+    return types.JSONRPCError(jsonrpc="2.0", id=id, error=error)

@@ -1,0 +1,41 @@
+"""Serving one client over the claimed descriptors until it leaves or the daemon stops."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import Any
+
+import trio
+from mcp.server.lowlevel import Server
+
+from codespace.protocol.wire import serve_lines
+from codespace.stdio.claim import Claimed
+from codespace.stdio.lines import open_stream, read_lines
+
+
+async def serve_stdio(
+    server: Server[Any],
+    claimed: Claimed,
+    *,
+    stop: trio.Event | None = None,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until end of input, a vanished reader, or `stop`; started once the client may speak.
+
+    Args:
+        claimed: From `claim`; closed at the end.
+        stop: Reading ends at once, answers under way get limits.STDIO_FLUSH_SECONDS.
+    Cancel: ends at once; a message that is being written may be cut, its reader is being left anyway.
+    """
+    reader, writer = open_stream(claimed.input_fd), open_stream(claimed.output_fd)
+    task_status.started()
+    try:
+        async with aclosing(read_lines(reader)) as lines:
+            await serve_lines(server, lines, writer.send_all, stop=trio.Event() if stop is None else stop)
+    except* (trio.BrokenResourceError, OSError):
+        pass  # the client closed its end while something was being written: it is gone, as at end of input
+    finally:
+        # Closing a descriptor does not wait; without the shield a cancelled door would leave both open.
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
+            await reader.aclose()
+            await writer.aclose()
