@@ -1,0 +1,86 @@
+"""`codespace demo`: the whole story on a throw-away workspace, told by a real MCP client.
+
+It starts the installed daemon over stdio as any client would, and checks each step that it shows.
+It uses nothing of the product but the contract, so it is also the shortest example of a client.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import trio
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+from codespace.demo.agent import Agent, Wrong
+from codespace.demo.story import STEPS
+from codespace.demo.teller import Teller
+
+STORY_SECONDS: Final = 120.0
+# The story takes a few seconds; a daemon that hangs must not hang the person who looks at it.
+_LOG_LINES: Final = 20
+
+RECIPE: Final = "Bread\n500 g flour\n350 g water\n2 g yeast\n"
+
+
+def main() -> int:
+    """Tell the story; return 0 only if every step was right, 1 otherwise."""
+    teller = Teller(sys.stdout)
+    with tempfile.TemporaryDirectory(prefix="codespace-demo-") as folder:
+        return trio.run(_tell, Path(folder), teller)
+
+
+async def _tell(folder: Path, teller: Teller) -> int:
+    parameters = _prepare(folder)
+    teller.opening(folder / "notes")
+    try:
+        with trio.fail_after(STORY_SECONDS), (folder / "daemon.log").open("w") as log:  # noqa: ASYNC230 - one small local file
+            async with Client(stdio_client(parameters, errlog=log), mode="legacy") as client:
+                agent = Agent(client, folder)
+                for title, step in STEPS:
+                    teller.step(title)
+                    teller.right(await step(agent))
+    except* (Wrong, trio.TooSlowError, OSError) as problems:
+        teller.wrong(_first(problems), _tail(folder / "daemon.log"))
+        return 1
+    teller.closing(len(STEPS))
+    return 0
+
+
+def _prepare(folder: Path) -> StdioServerParameters:
+    """Make two workspaces and the operator's configuration; return how a client starts the daemon."""
+    notes, careful = folder / "notes", folder / "careful"
+    for root in (notes, careful):
+        root.mkdir()
+        (root / "recipe.txt").write_text(RECIPE)
+    (folder / "private.txt").write_text("outside of every workspace\n")
+    (notes / "shortcut").symlink_to(folder / "private.txt")
+    config = {
+        "workspaces": {
+            "notes": {"root": str(notes), "profile": "workspace-write"},
+            "careful": {"root": str(careful), "profile": "workspace-write", "approvals": "confirm"},
+        }
+    }
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
+    (folder / "config.json").chmod(0o600)
+    return StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "codespace.cli", "serve", "--stdio"],
+        env={"CODESPACE_CONFIG": str(folder / "config.json"), "CODESPACE_STATE_DIR": str(folder / "state")},
+        cwd=folder,
+    )
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> str:
+    problem: BaseException = group
+    while isinstance(problem, BaseExceptionGroup):
+        problem = problem.exceptions[0]
+    return "it took too long" if isinstance(problem, trio.TooSlowError) else str(problem)
+
+
+def _tail(log: Path) -> list[str]:
+    return log.read_text(errors="replace").splitlines()[-_LOG_LINES:] if log.exists() else []
