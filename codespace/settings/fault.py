@@ -34,7 +34,9 @@ def shown(value: object) -> str:
 def near(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that `name` was probably meant to be."""
     folded = {candidate.casefold(): candidate for candidate in known}
-    found = difflib.get_close_matches(name.casefold().replace("-", "_"), folded, n=1, cutoff=0.7)
+    found = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.7)
+    if not found and len(name) >= 3:  # `memory` for `memory_bytes`
+        found = [candidate for candidate in folded if candidate.startswith(name.casefold())][:1]
     return folded[found[0]] if found else None
 
 

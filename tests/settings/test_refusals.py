@@ -1,0 +1,206 @@
+"""Settings that are wrong stop the start, and each error names the key, the problem and the fix."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from codespace.settings import Settings, SettingsError, load
+from codespace.settings.document import refuse_foreign
+
+from .home import Home
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "told"),
+    [
+        ({"profil": "read-only"}, "workspaces.app.profil", "`profile`"),
+        ({"hidden-paths": []}, "workspaces.app.hidden-paths", "`hidden_paths`"),
+        ({"zzz": 1}, "workspaces.app.zzz", "Known here"),
+        ({"profile": "write"}, "workspaces.app.profile", "`workspace-write`"),
+        ({"profile": "Read-Only"}, "workspaces.app.profile", "`read-only`"),
+        ({"profile": True}, "workspaces.app.profile", "`read-only`"),
+        ({"approvals": "operator"}, "workspaces.app.approvals", "not available in this version"),
+        ({"allow_degraded": "false"}, "workspaces.app.allow_degraded", "without quotes"),
+        ({"allow_submounts": 0}, "workspaces.app.allow_submounts", "true or false"),
+        ({"timeout_seconds": "30"}, "workspaces.app.timeout_seconds", "without quotes"),
+        ({"timeout_seconds": True}, "workspaces.app.timeout_seconds", "truth value"),
+        ({"timeout_seconds": 0}, "workspaces.app.timeout_seconds", "above 0"),
+        ({"timeout_seconds": 4000}, "workspaces.app.timeout_seconds", "max_timeout_seconds"),
+        ({"limits": {"processes": 1.5}}, "workspaces.app.limits.processes", "whole number"),
+        ({"limits": {"processes": -1}}, "workspaces.app.limits.processes", "at least 1"),
+        ({"limits": {"memory": 5}}, "workspaces.app.limits.memory", "`memory_bytes`"),
+        ({"limits": []}, "workspaces.app.limits", "table"),
+        ({"hidden_paths": ".env"}, "workspaces.app.hidden_paths", "list"),
+        ({"hidden_paths": ["ok", "/etc/x"]}, "workspaces.app.hidden_paths[1]", "relative"),
+        ({"hidden_paths": ["a/../../b"]}, "workspaces.app.hidden_paths[0]", "relative"),
+        ({"readable_paths": ["cache"]}, "workspaces.app.readable_paths[0]", "absolute"),
+        ({"env": {"A=B": "x"}}, "workspaces.app.env", "letters"),
+        ({"env": {"A": 1}}, "workspaces.app.env.A", "quotes"),
+        ({"environment": "bx"}, "workspaces.app.environment", "host"),
+        ({"allowed_domains": ["a"]}, "workspaces.app.allowed_domains", "restricted"),
+        ({"network": "enabled", "allowed_domains": ["a b"]}, "workspaces.app.allowed_domains[0]", "host name"),
+        ({"network": "enabled", "allowed_domains": ["a:x"]}, "workspaces.app.allowed_domains[0]", "port"),
+        ({"network": "enabled", "allowed_domains": [{"port": 1}]}, "workspaces.app.allowed_domains[0].host", "missing"),
+        (
+            {"network": "enabled", "allowed_domains": [{"hots": "a"}]},
+            "workspaces.app.allowed_domains[0].hots",
+            "`host`",
+        ),
+    ],
+)
+def test_a_wrong_key_of_a_workspace_is_refused(home: Home, keys: dict[str, Any], key: str, told: str) -> None:
+    error = home.refusal(home.workspace(**keys))
+    assert error.key == key
+    assert told in f"{error.problem} {error.fix}"
+
+
+@pytest.mark.parametrize(
+    ("document", "key"),
+    [
+        ({"workspace": {}}, "workspace"),
+        ({"result": "both"}, "result"),
+        ({"results": "all"}, "results"),
+        ({"tools": "exec"}, "tools"),
+        ({"tools": ["work"]}, "tools[0]"),
+        ({"workspaces": []}, "workspaces"),
+        ({"workspaces": {"a b": {}}}, "workspaces.a b"),
+        ({"workspaces": {"app": None}}, "workspaces.app"),
+        ({"workspaces": {"app": {}}}, "workspaces.app.root"),
+        ({"environments": {"box": {}}}, "environments.box.kind"),
+        ({"environments": {"host": {"kind": "linux-container"}}}, "environments.host.kind"),
+        ({"rg_path": "/no/such/rg"}, "rg_path"),
+        ({"bwrap_path": "bwrap"}, "bwrap_path"),
+        ({"snapshot_bytes": 1e9}, "snapshot_bytes"),
+    ],
+)
+def test_a_wrong_key_of_the_document_is_refused(home: Home, document: dict[str, Any], key: str) -> None:
+    assert home.refusal(document).key == key
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("c.yaml", "a: 1", "neither"),
+        ("c.json", "{", "cannot be parsed"),
+        ("c.json", "[]", "not a JSON object"),
+        ("c.json", '{"results": "both", "results": "text"}', "twice"),
+        ("c.json", '{"retention_seconds": NaN}', "NaN"),
+        ("c.json", '{"retention_seconds": 1e999}', "too large"),
+        ("c.json", "[" * 100_000, "cannot be parsed"),
+        ("c.toml", "a = ", "cannot be parsed"),
+        ("c.toml", "#" * 2_000_000, "is over"),
+    ],
+)
+def test_a_file_that_cannot_be_understood_is_refused(home: Home, name: str, text: str, told: str) -> None:
+    home.write(text, name)
+    error = home.refusal()
+    assert error.key == "CODESPACE_CONFIG"
+    assert told in error.problem
+
+
+def test_a_named_file_that_is_missing_is_refused(home: Home) -> None:
+    assert "No such file" in home.refusal(CODESPACE_CONFIG=str(home.folder / "none.toml")).problem
+
+
+def test_a_fifo_in_the_place_of_the_file_does_not_hold_up_the_start(home: Home) -> None:
+    os.mkfifo(home.folder / "pipe.toml")
+    assert "regular file" in home.refusal(CODESPACE_CONFIG=str(home.folder / "pipe.toml")).problem
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_a_file_that_others_can_change_is_refused(home: Home, mode: int) -> None:
+    home.write({}).chmod(mode)
+    error = home.refusal()
+    assert "other users" in error.problem
+    assert "chmod go-w" in error.fix
+
+
+def test_what_belongs_to_another_user_is_refused(home: Home) -> None:
+    path = home.write({})
+    mode, inode, device, links, _, *rest = os.stat(path)
+    for owner in (os.geteuid(), 0):
+        refuse_foreign("KEY", str(path), os.stat_result((mode, inode, device, links, owner, *rest)), fix="chmod")
+    with pytest.raises(SettingsError, match="belongs to user 12345"):
+        refuse_foreign("KEY", str(path), os.stat_result((mode, inode, device, links, 12345, *rest)), fix="chmod")
+
+
+def test_a_state_directory_that_others_can_change_is_refused(home: Home) -> None:
+    home.state.mkdir(parents=True)
+    home.state.chmod(0o777)
+    error = home.refusal()
+    assert (error.key, "chmod 700" in error.fix) == ("CODESPACE_STATE_DIR", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("CODESPACE_CONFIG", "config.toml", "absolute"),
+        ("CODESPACE_CONFIG", "", "empty"),
+        ("CODESPACE_STATE_DIR", "~/state", "`~` is not expanded"),
+        ("CODESPACE_OPERATIONS_DB", "ops.sqlite", "absolute"),
+        ("CODESPACE_OPERATIONS_DB", "/no/such/folder/ops.sqlite", "cannot be a file"),
+        ("CODESPACE_HTTP_PORT", "80x", "not a number"),
+        ("CODESPACE_HTTP_PORT", "1_0", "not a number"),
+        ("CODESPACE_HTTP_PORT", "65536", "65535"),
+        ("CODESPACE_HTTP_HOST", "bad host", "host name"),
+        ("CODESPACE_HTTP_HOST", "0.0.0.0", "CODESPACE_HTTP_TOKEN"),
+        ("CODESPACE_ALLOWED_HOSTS", "box.example.org:8787", "CODESPACE_HTTP_TOKEN"),
+        ("CODESPACE_ALLOWED_HOSTS", "a,,b", "not acceptable"),
+        ("CODESPACE_HTTP_TOKEN", "two words", "without spaces"),
+        ("CODESPACE_RUNNER", "uds", "not available in this version"),
+        ("CODESPACE_RUNNER", "remote", "`in-process`"),
+        ("CODESPACE_PROCESS_TIMEOUT_SECS", "nan", "out of range"),
+        ("CODESPACE_LOG", "loud", "`debug`"),
+        ("CODESPACE_LOG_FORMAT", "xml", "`json`"),
+    ],
+)
+def test_a_wrong_variable_is_refused(home: Home, name: str, value: str, told: str) -> None:
+    error = home.refusal(**{name: value})
+    assert error.key == name
+    assert told in f"{error.problem} {error.fix}"
+
+
+def test_a_slip_in_the_name_of_a_variable_is_noticed(home: Home) -> None:
+    assert "CODESPACE_HTTP_PORT" in home.refusal(CODESPACE_HTTP_PROT="1").fix
+
+
+def test_variables_of_other_programs_with_our_prefix_are_left_alone(home: Home) -> None:
+    home.load(CODESPACE_NAME="fluffy-spoon", CODESPACES="true", CODESPACE_VSCODE_FOLDER="/workspaces")
+
+
+def test_a_refused_token_is_not_repeated(home: Home) -> None:
+    assert "canary" not in str(home.refusal(CODESPACE_HTTP_TOKEN="canary with spaces"))
+
+
+def test_one_token_for_both_doors_is_refused(home: Home) -> None:
+    assert "different" in home.refusal(CODESPACE_HTTP_TOKEN="same", CODESPACE_OPERATOR_TOKEN="same").fix
+
+
+def test_hostile_text_in_a_setting_never_acts_on_the_terminal_that_shows_it(home: Home) -> None:
+    for document in ({"\x1b[2J": 1}, {"results": "\x1b]0;x\x07\u202e"}, {"workspaces": {"\x1b[31m": {}}}):
+        assert not {"\x1b", "\x07", "\u202e"} & set(str(home.refusal(document)))
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=12), inner, max_size=3),
+    max_leaves=8,
+)
+_KEYS = st.sampled_from(["root", "profile", "limits", "env", "allowed_domains", "hidden_paths", "network", "approvals"])
+
+
+@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@given(st.dictionaries(_KEYS | st.text(max_size=8), _VALUES, max_size=4))
+def test_whatever_is_written_ends_in_settings_or_in_one_clear_refusal(home: Home, keys: dict[str, Any]) -> None:
+    home.write({"workspaces": {"app": {"root": str(home.project), **keys}}})
+    try:
+        outcome: Settings | SettingsError = load(home.environ)
+    except SettingsError as error:
+        outcome = error
+    assert isinstance(outcome, Settings) or (outcome.key and outcome.fix)

@@ -1,0 +1,112 @@
+"""A root is one project: never the whole machine, a home, another root, or a place where CodeSpace keeps itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import codespace
+
+from .home import Home
+
+
+def roots(**paths: Path | str) -> dict[str, object]:
+    return {"workspaces": {name: {"root": str(path)} for name, path in paths.items()}}
+
+
+@pytest.mark.parametrize(
+    ("root", "told"),
+    [
+        ("project", "not absolute"),
+        ("~/project", "`~` is not expanded"),
+        ("/no/such/directory", "does not exist"),
+        ("/etc/passwd", "not a directory"),
+        ("/", "whole machine"),
+        ("/tmp/a\nb", "control character"),
+    ],
+)
+def test_a_root_that_is_no_project_is_refused(home: Home, root: str, told: str) -> None:
+    error = home.refusal(roots(app=root))
+    assert error.key == "workspaces.app.root"
+    assert told in f"{error.problem} {error.fix}"
+
+
+def test_a_home_directory_is_refused_also_behind_a_link_and_also_from_above(home: Home) -> None:
+    link = home.folder / "link"
+    link.symlink_to(home.path)
+    for root in (home.path, link, home.folder):
+        assert "home directory" in home.refusal(roots(app=root)).problem
+
+
+def test_the_home_of_the_account_counts_whatever_home_says(home: Home) -> None:
+    import pwd
+
+    real = pwd.getpwuid(os.getuid()).pw_dir
+    if os.path.isdir(real) and real != "/":
+        assert "home directory" in home.refusal(roots(app=real)).problem
+
+
+def test_roots_that_overlap_are_refused_and_neighbours_are_not(home: Home) -> None:
+    inner, neighbour = home.project / "inner", home.folder / "project-2"
+    inner.mkdir()
+    neighbour.mkdir()
+    assert "overlaps" in home.refusal(roots(one=home.project, two=inner)).problem
+    assert "overlaps" in home.refusal(roots(one=inner, two=home.project)).problem
+    assert "overlaps" in home.refusal(roots(one=home.project, two=home.project)).problem
+    assert len(home.load(roots(one=home.project, two=neighbour)).workspaces) == 2
+
+
+@pytest.mark.parametrize("key", ["root", "readable_paths"])
+@pytest.mark.parametrize(
+    ("what", "variable", "place"),
+    [
+        ("state directory", "CODESPACE_STATE_DIR", "open/state"),
+        ("database", "CODESPACE_OPERATIONS_DB", "open/ops.sqlite"),
+        ("runner's directory", "CODESPACE_RUNNER_DIR", "open/runner"),
+    ],
+)
+def test_what_codespace_keeps_is_never_inside(home: Home, key: str, what: str, variable: str, place: str) -> None:
+    inside = home.folder / "open"
+    inside.mkdir()
+    keys: dict[str, object] = {"root": str(inside)} if key == "root" else {"readable_paths": [str(inside)]}
+    error = home.refusal(home.workspace(**keys), **{variable: str(home.folder / place)})
+    assert error.key.startswith(f"workspaces.app.{key}")
+    assert what in error.problem
+    assert variable in error.fix
+    assert not (inside / "state").exists()
+
+
+def test_the_configuration_file_is_never_inside_nor_its_target(home: Home) -> None:
+    for place in (home.project / "config.json", home.folder / "real.json"):
+        home.write(roots(app=home.project), str(place.relative_to(home.folder)))
+        if place.parent == home.project:
+            assert "configuration file" in home.refusal().problem
+    target = home.project / "target.json"
+    (home.folder / "real.json").rename(target)
+    (home.folder / "link.json").symlink_to(target)
+    assert "configuration file" in home.refusal(CODESPACE_CONFIG=str(home.folder / "link.json")).problem
+
+
+def test_a_program_that_searches_run_is_never_inside(home: Home) -> None:
+    shutil.copy("/bin/true", home.project / "rg")
+    error = home.refusal({**roots(app=home.project), "rg_path": str(home.project / "rg")})
+    assert "rg_path" in error.problem
+
+
+def test_codespaces_own_installation_is_never_inside(home: Home) -> None:
+    package = Path(codespace.__file__).resolve().parent
+    for root in (package, package.parent, Path(sys.prefix), package / "settings"):
+        problem = home.refusal(roots(app=root), HOME="/nonexistent-home").problem
+        assert "CodeSpace's own" in problem
+    assert "CodeSpace's own" in home.refusal(home.workspace(readable_paths=[str(package.parent)])).problem
+
+
+def test_a_root_in_the_state_directorys_neighbourhood_is_fine(home: Home) -> None:
+    state = home.folder / "project-state"
+    assert home.load(roots(app=home.project), CODESPACE_STATE_DIR=str(state)).workspaces["app"].root == str(
+        home.project
+    )
