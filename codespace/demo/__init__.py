@@ -15,6 +15,7 @@ from typing import Final
 import trio
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from mcp.shared.exceptions import MCPError
 
 from codespace.demo.agent import Agent, Wrong
 from codespace.demo.story import STEPS
@@ -37,18 +38,24 @@ def main() -> int:
 async def _tell(folder: Path, teller: Teller) -> int:
     parameters = _prepare(folder)
     teller.opening(folder / "notes")
+    problem = ""
     try:
-        with trio.fail_after(STORY_SECONDS), (folder / "daemon.log").open("w") as log:  # noqa: ASYNC230 - one small local file
+        with trio.fail_after(STORY_SECONDS), (folder / "daemon.log").open("w") as log:
             async with Client(stdio_client(parameters, errlog=log), mode="legacy") as client:
-                agent = Agent(client, folder)
-                for title, step in STEPS:
-                    teller.step(title)
-                    teller.right(await step(agent))
-    except* (Wrong, trio.TooSlowError, OSError) as problems:
-        teller.wrong(_first(problems), _tail(folder / "daemon.log"))
+                await _take_steps(Agent(client, folder), teller)
+    except* (Wrong, KeyError, MCPError, trio.TooSlowError, OSError) as problems:
+        problem = _first(problems)
+    if problem:
+        teller.wrong(problem, _tail(folder / "daemon.log"))
         return 1
     teller.closing(len(STEPS))
     return 0
+
+
+async def _take_steps(agent: Agent, teller: Teller) -> None:
+    for title, step in STEPS:
+        teller.step(title)
+        teller.right(await step(agent))
 
 
 def _prepare(folder: Path) -> StdioServerParameters:
@@ -69,7 +76,7 @@ def _prepare(folder: Path) -> StdioServerParameters:
     (folder / "config.json").chmod(0o600)
     return StdioServerParameters(
         command=sys.executable,
-        args=["-m", "codespace.cli", "serve", "--stdio"],
+        args=["-m", "codespace", "serve", "--stdio"],
         env={"CODESPACE_CONFIG": str(folder / "config.json"), "CODESPACE_STATE_DIR": str(folder / "state")},
         cwd=folder,
     )
@@ -79,7 +86,9 @@ def _first(group: BaseExceptionGroup[BaseException]) -> str:
     problem: BaseException = group
     while isinstance(problem, BaseExceptionGroup):
         problem = problem.exceptions[0]
-    return "it took too long" if isinstance(problem, trio.TooSlowError) else str(problem)
+    if isinstance(problem, KeyError):
+        return f"an answer has no {problem}"
+    return str(problem) or f"it ended in {type(problem).__name__}"
 
 
 def _tail(log: Path) -> list[str]:
