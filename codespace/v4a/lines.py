@@ -7,6 +7,7 @@ the patch format does. Nothing here knows a patch.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 WHITE_SPACE: Final = (
@@ -17,10 +18,10 @@ WHITE_SPACE: Final = (
 _LINE_END: Final = re.compile(r"\r\n|\n|\r")
 
 _FOLDED: Final = {
-    **dict.fromkeys((*range(0x2010, 0x2016), 0x2212), "-"),
-    **dict.fromkeys(range(0x2018, 0x201C), "'"),
-    **dict.fromkeys(range(0x201C, 0x2020), '"'),
-    **dict.fromkeys((0x00A0, *range(0x2002, 0x200B), 0x202F, 0x205F, 0x3000), " "),
+    **dict.fromkeys(map(chr, (*range(0x2010, 0x2016), 0x2212)), "-"),
+    **dict.fromkeys(map(chr, range(0x2018, 0x201C)), "'"),
+    **dict.fromkeys(map(chr, range(0x201C, 0x2020)), '"'),
+    **dict.fromkeys(map(chr, (0x00A0, *range(0x2002, 0x200B), 0x202F, 0x205F, 0x3000)), " "),
 }
 
 
@@ -34,10 +35,15 @@ def right_trimmed(line: str) -> str:
     return line.rstrip(WHITE_SPACE)
 
 
-def folded(line: str) -> str:
-    """Return `line` trimmed, with typographic dashes, quotes and spaces made plain."""
-    bare = line.strip(WHITE_SPACE)
-    return bare if bare.isascii() else bare.translate(_FOLDED)
+def folded(lines: Sequence[str]) -> list[str]:
+    """Return the lines trimmed, with typographic dashes, quotes and spaces made plain. None of them holds an LF."""
+    bare = [line.strip(WHITE_SPACE) for line in lines]
+    text = "\n".join(bare)
+    if text.isascii():
+        return bare
+    for character, plain in _FOLDED.items():  # whole text at a time: several times faster than str.translate
+        text = text.replace(character, plain)
+    return text.split("\n")
 
 
 class Text:

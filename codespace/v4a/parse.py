@@ -5,8 +5,7 @@ Line numbers count from 1 at the `*** Begin Patch` line. Only `Refusal` is ever 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Literal, NoReturn
+from typing import Final, Literal, NamedTuple, NoReturn
 
 from codespace import limits
 from codespace.errors import Refusal
@@ -27,8 +26,7 @@ _SHOWN_CHARACTERS: Final = 200  # of a line quoted in a message; the caller has 
 Kind = Literal[" ", "+", "-"]
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """One `@@` part of an update.
 
     Attributes:
@@ -46,8 +44,7 @@ class Chunk:
     end_of_file: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Add:
+class Add(NamedTuple):
     """Create a file. `line` is the patch line of the header, as in the other operations."""
 
     path: str
@@ -55,16 +52,14 @@ class Add:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(NamedTuple):
     """Remove a file."""
 
     path: str
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(NamedTuple):
     """Change a file's lines, and move it where `move_to` is a path."""
 
     path: str
@@ -76,8 +71,7 @@ class Update:
 Operation = Add | Delete | Update
 
 
-@dataclass(frozen=True, slots=True)
-class Patch:
+class Patch(NamedTuple):
     """A well-formed patch; its paths are as written. No operations at all is well-formed too."""
 
     operations: tuple[Operation, ...]

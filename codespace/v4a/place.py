@@ -15,7 +15,12 @@ from codespace.errors import Refusal
 from codespace.v4a.lines import Text, folded, right_trimmed, trimmed
 from codespace.v4a.parse import Chunk, Kind
 
-_FORMS: Final[tuple[Callable[[str], str] | None, ...]] = (None, right_trimmed, trimmed, folded)
+_FORMS: Final[tuple[Callable[[Sequence[str]], list[str]], ...]] = (
+    list,
+    lambda lines: [right_trimmed(line) for line in lines],
+    lambda lines: [trimmed(line) for line in lines],
+    folded,
+)
 # What both sides of a comparison go through, pass by pass.
 _FORM_EFFORT: Final = 8  # one line transformed costs as much as this many compared
 _INDEX_AFTER: Final = 4  # whole-file scans before an index of all lines pays off
@@ -80,8 +85,7 @@ class Finder:
         if start + len(pattern) > len(self._lines):
             return None
         for number, form in enumerate(_FORMS):
-            wanted = list(pattern) if form is None else [form(line) for line in pattern]
-            found = self._pass(number).find(wanted, start)
+            found = self._pass(number).find(form(pattern), start)
             if found is not None:
                 return found
         return None
@@ -92,17 +96,16 @@ class Finder:
             return False
         self._effort.spend(len(pattern) * _FORM_EFFORT)
         there = self._lines[at : at + len(pattern)]
-        return there == list(pattern) or all(
-            folded(line) == folded(wanted) for line, wanted in zip(there, pattern, strict=True)
+        return there == list(pattern) or folded(there) == folded(
+            pattern
         )  # whatever an earlier pass accepts, the last one does too
 
     def _pass(self, number: int) -> _Pass:
         if number not in self._passes:
-            form = _FORMS[number]
             lines = self._lines
-            if form is not None:
+            if number > 0:
                 self._effort.spend(len(lines) * _FORM_EFFORT)
-                lines = [form(line) for line in lines]
+                lines = _FORMS[number](lines)
             self._passes[number] = _Pass(lines, self._effort)
         return self._passes[number]
 
@@ -182,7 +185,7 @@ def place(path: str, chunks: Sequence[Chunk], text: Text, effort: Effort) -> lis
         if chunk.anchor is not None:
             anchor_at = finder.find([chunk.anchor], cursor)
             if anchor_at is None:
-                raise _unplaced(path, number, chunk, text, finder, cursor, anchor_missing=True)
+                raise _unplaced(path, number, chunk, text, cursor, anchor_missing=True)
             cursor = anchor_at + 1
         pattern = pattern_of(chunk.lines)
         if not pattern:
@@ -190,7 +193,7 @@ def place(path: str, chunks: Sequence[Chunk], text: Text, effort: Effort) -> lis
             continue
         placed = _placed(chunk, pattern, finder, cursor, len(text.lines))
         if placed is None:
-            raise _unplaced(path, number, chunk, text, finder, cursor, anchor_missing=False)
+            raise _unplaced(path, number, chunk, text, cursor, anchor_missing=False)
         at, lines = placed
         replacements += _runs(lines, at)
         cursor = at + len(pattern_of(lines))
@@ -261,9 +264,7 @@ def _runs(lines: Sequence[tuple[Kind, str]], at: int) -> list[Replacement]:
     return runs
 
 
-def _unplaced(
-    path: str, number: int, chunk: Chunk, text: Text, finder: Finder, cursor: int, *, anchor_missing: bool
-) -> Refusal:
-    from codespace.v4a.explain import explain  # only a refusal needs it
+def _unplaced(path: str, number: int, chunk: Chunk, text: Text, cursor: int, *, anchor_missing: bool) -> Refusal:
+    from codespace.v4a.explain import Unplaced, explain  # only a refusal needs it
 
-    return explain(path, number, chunk, text.lines, finder, cursor, anchor_missing=anchor_missing)
+    return explain(Unplaced(path, number, chunk, text.lines, cursor, anchor_missing))

@@ -21,17 +21,17 @@ _LINE_EFFORT: Final = 4  # splitting and joining one line, in line comparisons
 _BYTES_PER_EFFORT: Final = 32  # decoding and encoding, in line comparisons
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(NamedTuple):
     """A regular file as the tree has it. `mode` is its permission bits."""
 
     data: bytes
     mode: int
 
 
-@dataclass(frozen=True, slots=True)
 class Directory:
     """A directory; its content does not matter here."""
+
+    __slots__ = ()
 
 
 class Tree(Protocol):
@@ -82,8 +82,7 @@ class NetChange:
     edits: tuple[Edit, ...] | None = field(default=None, repr=False, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """What a patch does to a tree.
 
     Attributes:
@@ -131,8 +130,7 @@ def _cleaned(operation: Operation) -> tuple[Operation, str, str | None]:
     return operation, clean(operation.path), None if move_to is None else clean(move_to)
 
 
-@dataclass(slots=True)
-class _Entry:
+class _Entry(NamedTuple):
     """A path as the operations so far leave it. `origin`: the path in the tree its bytes descend from."""
 
     file: File | None
