@@ -136,6 +136,14 @@ RETAINED_PROCESSES: Final = 128
 # Most ended processes that are kept, the oldest go first: bounds their output in memory to some 64 MiB.
 ENVIRONMENT_VARIABLES: Final = 256
 # Most variables of one call; a desktop session has about 60.
+ARGUMENT_BYTES: Final = 6 * 1_048_576
+# Most bytes of argv, and of env, that any Linux takes; what is over its own limit is told by execve.
+SPAWN_THREADS: Final = 4
+# Commands that are looked up at once; each takes a fraction of a millisecond.
+REMOVAL_THREADS: Final = 2
+# Private homes that are removed at once; a huge one must not keep commands from starting.
+HASH_THREADS: Final = 2
+# Programs that are hashed for holds at once.
 STDIN_BYTES: Final = 8 * 1_048_576
 # Most bytes for stdin in one call; they wait in memory until the process reads them.
 STDIN_SECONDS: Final = 10.0
@@ -202,8 +210,6 @@ INIT_ENTRIES: Final = 20_000
 # Most directory entries that `init` looks at when it looks for secrets; a second at most.
 INIT_DEPTH: Final = 6
 # Deepest directory that `init` looks into; secrets sit near the top.
-PROBE_SECONDS: Final = 10.0
-# Longest wait of `doctor` for one probed program.
 
 # --- doors ---
 REQUEST_BYTES: Final = 32 * 1_048_576

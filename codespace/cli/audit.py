@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sqlite3
 import sys
@@ -29,6 +30,9 @@ def run(arguments: argparse.Namespace) -> int:
         return cli.USAGE
     if settings.database == MEMORY_DATABASE:
         print("codespace: the database is in memory; its chain ends with the daemon.", file=sys.stderr)
+        return cli.USAGE
+    if not os.path.exists(settings.database):
+        print(f"codespace: nothing has been recorded yet: there is no {display(settings.database)}.", file=sys.stderr)
         return cli.USAGE
     try:
         if arguments.question == "head":

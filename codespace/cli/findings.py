@@ -166,8 +166,7 @@ def _missing_renames(directory: str) -> str | None:
 def search(settings: Settings) -> Iterator[Finding]:
     from codespace.cli import programs
 
-    yield programs.ripgrep(settings)
-    yield programs.bubblewrap(settings)
+    yield from programs.findings(settings)
 
 
 def isolation(settings: Settings) -> Iterator[Finding]:

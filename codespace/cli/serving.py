@@ -36,4 +36,5 @@ def _serve(settings: Settings, *, stdio: bool, http: bool, no_auth: bool) -> int
 
     from codespace import daemon
 
+    # Cancelled by nothing but its own signals: what a stop leaves behind is the daemon's promise.
     return trio.run(functools.partial(daemon.run, settings, stdio=stdio, http=http, no_auth=no_auth))
