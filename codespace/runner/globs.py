@@ -1,0 +1,191 @@
+"""Globs of the .gitignore kind, matched without regular expressions.
+
+The patterns come from callers and from files of the workspace. A regular expression made of one can
+take for ever; these matchers go back to the last star only, so that the time is bounded by the
+product of the two lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from codespace import limits
+from codespace.errors import Refusal
+
+_ALTERNATIVES: Final = 64  # from braces: `{a,b}{c,d}` doubles with each pair
+_ANY: Final = None  # `**` among segments
+Segment = Callable[[str], bool]
+
+
+class Glob:
+    """One pattern: `*` and `?` stay within a name, `**` crosses names, `[a-z]` is one of, `{a,b}` either.
+
+    Without a slash, but for one at the end, it matches a name at any depth; else the path from the start.
+
+    Args:
+        braces: Whether `{a,b}` is special; in .gitignore it is not.
+    Raises: Refusal INVALID_ARGUMENT for one that is too long, or has too many alternatives.
+    """
+
+    def __init__(self, pattern: str, *, braces: bool = True) -> None:
+        if len(pattern) > limits.SEARCH_PATTERN_CHARACTERS:
+            raise Refusal(
+                "INVALID_ARGUMENT", f"The glob is longer than {limits.SEARCH_PATTERN_CHARACTERS:,} characters."
+            )
+        self.directories_only = pattern.endswith("/")
+        bodies = _alternatives(pattern.rstrip("/")) if braces else [pattern.rstrip("/")]
+        self._matchers = [_matcher(body) for body in bodies]
+
+    def matches(self, path: str) -> bool:
+        """Return whether the path itself matches; what is below it does not count."""
+        return any(matcher(path) for matcher in self._matchers)
+
+
+def _matcher(body: str) -> Callable[[str], bool]:
+    if "/" not in body:
+        name = _segment(body)
+        return lambda path: name(path.rpartition("/")[2])
+    parts = [_ANY if part == "**" else _segment(part) for part in body.removeprefix("/").split("/")]
+    if parts[-1] is _ANY:
+        parts.append(_segment("*"))  # `a/**` is what is below `a`, not `a`
+    return lambda path: _match_segments(parts, path.split("/"))
+
+
+def _match_segments(parts: list[Segment | None], names: list[str]) -> bool:
+    """Match names one by one, going back to the last `**` alone."""
+    at = star = -1
+    at = 0
+    position = resume = 0
+    while position < len(names):
+        part = parts[at] if at < len(parts) else _segment_of_nothing
+        if part is _ANY:
+            star, resume = at, position
+            at += 1
+        elif part is not None and part(names[position]):
+            at += 1
+            position += 1
+        elif star >= 0:
+            resume += 1
+            at, position = star + 1, resume
+        else:
+            return False
+    return all(part is _ANY for part in parts[at:])
+
+
+def _segment_of_nothing(_: str) -> bool:
+    return False
+
+
+def _segment(pattern: str) -> Segment:
+    """Return the matcher of one name, by the cheapest means that is right."""
+    stem = pattern.strip("*")
+    if not any(special in stem for special in "*?[\\"):
+        if stem == pattern:
+            return pattern.__eq__
+        if not stem:
+            return lambda _: True
+        if pattern == f"*{stem}":
+            return lambda name: name.endswith(stem)
+        if pattern == f"{stem}*":
+            return lambda name: name.startswith(stem)
+    tokens = _tokens(pattern)
+    return lambda name: _match_tokens(tokens, name)
+
+
+Token = Callable[[str], bool] | None
+
+
+def _tokens(pattern: str) -> list[Token]:
+    """Split one name's pattern into tests of a single character; None stands for a star."""
+    tokens: list[Token] = []
+    position = 0
+    while position < len(pattern):
+        character = pattern[position]
+        position += 1
+        if character == "*":
+            if not tokens or tokens[-1] is not None:
+                tokens.append(None)
+        elif character == "?":
+            tokens.append(lambda _: True)
+        elif (
+            character == "[" and (end := pattern.find("]", position + 1 + pattern.startswith(("!", "^"), position))) > 0
+        ):
+            tokens.append(_one_of(pattern[position:end]))
+            position = end + 1
+        else:
+            if character == "\\" and position < len(pattern):
+                character = pattern[position]
+                position += 1
+            tokens.append(character.__eq__)
+    return tokens
+
+
+def _one_of(inside: str) -> Callable[[str], bool]:
+    negated = inside[0] in "!^"
+    body = inside[1:] if negated else inside
+    ranges: list[tuple[str, str]] = []
+    position = 0
+    while position < len(body):
+        if body[position + 1 : position + 2] == "-" and position + 2 < len(body):
+            ranges.append((body[position], body[position + 2]))
+            position += 3
+        else:
+            ranges.append((body[position], body[position]))
+            position += 1
+    return lambda character: any(low <= character <= high for low, high in ranges) is not negated
+
+
+def _match_tokens(tokens: list[Token], name: str) -> bool:
+    """Match characters one by one, going back to the last star alone."""
+    at = position = resume = 0
+    star = -1
+    while position < len(name):
+        token = tokens[at] if at < len(tokens) else _segment_of_nothing
+        if token is None:
+            star, resume = at, position
+            at += 1
+        elif token(name[position]):
+            at += 1
+            position += 1
+        elif star >= 0:
+            resume += 1
+            at, position = star + 1, resume
+        else:
+            return False
+    return all(token is None for token in tokens[at:])
+
+
+def _alternatives(pattern: str) -> list[str]:
+    """Write out braces, from the left; unbalanced ones are letters."""
+    done: list[str] = []
+    left = [pattern]
+    while left:
+        body = left.pop()
+        parts = _first_brace(body)
+        if parts is None:
+            done.append(body)
+        else:
+            before, choices, after = parts
+            left.extend(before + choice + after for choice in choices)
+        if len(done) + len(left) > _ALTERNATIVES:
+            raise Refusal("INVALID_ARGUMENT", f"The glob has over {_ALTERNATIVES} alternatives in braces.")
+    return done
+
+
+def _first_brace(body: str) -> tuple[str, list[str], str] | None:
+    start = body.find("{")
+    if start < 0:
+        return None
+    depth = 0
+    choices: list[str] = []
+    begin = start + 1
+    for position in range(start, len(body)):
+        character = body[position]
+        depth += (character == "{") - (character == "}")
+        if depth == 0 or (depth == 1 and character == ","):
+            choices.append(body[begin:position])
+            begin = position + 1
+        if depth == 0:
+            return body[:start], choices, body[position + 1 :]
+    return None

@@ -1,0 +1,77 @@
+"""What .gitignore files leave out, for the walk that does without ripgrep's own.
+
+Read through `beneath` like every file of a workspace, each directory's rules once for a walk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from codespace.beneath import Entry, Root
+from codespace.errors import Refusal
+from codespace.runner.globs import Glob
+
+_FILES: Final = (".gitignore", ".ignore")  # of one directory, the stronger last
+_RULE_BYTES: Final = 262_144  # of one file; a longer one is machine-made, and is left out whole
+_RULES: Final = 2_000  # of one file
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    glob: Glob
+    keeps: bool
+
+
+class Ignores:
+    """The rules of one walk. The walk leaves out what is below an ignored directory by itself."""
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+        self._rules: dict[str, list[_Rule]] = {}
+
+    def skips(self, entry: Entry) -> bool:
+        """Return whether an entry is ignored by the nearest directory whose rules speak about it."""
+        above = entry.path
+        while above:
+            above = above.rpartition("/")[0]
+            below = entry.path[len(above) + 1 :] if above else entry.path
+            for rule in self._of(above):
+                if rule.glob.directories_only and entry.kind != "directory":
+                    continue
+                if rule.glob.matches(below):
+                    return not rule.keeps
+        return False
+
+    def _of(self, directory: str) -> list[_Rule]:
+        """Return the directory's rules, the strongest first."""
+        rules = self._rules.get(directory)
+        if rules is None:
+            names = _FILES if directory else (".git/info/exclude", *_FILES)
+            prefix = f"{directory}/" if directory else ""
+            rules = [rule for name in names for rule in self._read(prefix + name)]
+            rules.reverse()
+            self._rules[directory] = rules
+        return rules
+
+    def _read(self, path: str) -> list[_Rule]:
+        try:
+            content, _ = self._root.read(path, _RULE_BYTES)
+        except Refusal:
+            return []
+        lines = content.decode(errors="replace").splitlines()[:_RULES]
+        return [rule for line in lines if (rule := _rule(line))]
+
+
+def _rule(line: str) -> _Rule | None:
+    body = line.rstrip("\r\n")
+    while body.endswith(" ") and not body.endswith("\\ "):
+        body = body[:-1]
+    if not body or body.startswith("#"):
+        return None
+    keeps = body.startswith("!")
+    body = body[1:] if keeps else body
+    try:
+        return _Rule(Glob(body, braces=False), keeps) if body.strip("/") else None
+    except Refusal:
+        return None  # too long to be a name

@@ -1,0 +1,223 @@
+"""One find or search by ripgrep, in the sandbox that holds the root alone or on descriptors from `beneath`.
+
+What comes back is looked at again: a hidden name, a git directory or a mount below the root is
+never shown, whatever ripgrep was told to leave out.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from codespace.beneath import STAGED_PREFIX, Entry, Root, showable
+from codespace.contract import Workspace
+from codespace.display import display
+from codespace.errors import Refusal
+from codespace.runner import child
+from codespace.runner.confinement import Confinement
+from codespace.runner.ignores import Ignores
+from codespace.runner.matches import Matches
+from codespace.runner.names import Names
+from codespace.runner.stopping import Stop
+
+_BATCH: Final = 128  # files handed to one ripgrep as descriptors, of the 1,024 that a process usually may have
+_COMMON: Final = ("--no-config", "--no-messages", "--color=never")
+_TREE: Final = ("--hidden", "--no-require-git", "--no-ignore-global", "--iglob=!.git", f"--glob=!{STAGED_PREFIX}*")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A search as ripgrep takes it."""
+
+    pattern: str
+    literal: bool
+    context_lines: int
+    wanted: Callable[[str], bool] | None
+    """Which paths; None for all."""
+    prefilter: str | None
+    """A glob for last names that lets through all that `wanted` does."""
+
+    def arguments(self) -> list[str]:
+        limits = ("--regex-size-limit=32M", "--dfa-size-limit=64M")
+        told = ["--json", *limits, f"--context={self.context_lines}", f"--regexp={self.pattern}"]
+        return [*told, "--fixed-strings"] if self.literal else told
+
+
+class Ripgrep:
+    """One call's worth of work, in the thread that it belongs to.
+
+    Args:
+        stop: Ends it early.
+        deadline: On time.monotonic(); what was found until then is the answer.
+    """
+
+    def __init__(self, root: Root, workspace: Workspace, confinement: Confinement, stop: Stop, deadline: float) -> None:
+        self.cut: str | None = None
+        """Why it ended early: `time`, `size`."""
+        self._root = root
+        self._workspace = workspace
+        self._confinement = confinement
+        self._stop = stop
+        self._deadline = deadline
+        self._inside: dict[str, bool] = {}
+
+    def names(self, *, include_ignored: bool) -> list[str]:
+        """Return the visible files' paths, sorted; not yet checked for mounts."""
+        if self._confinement.kind == "bubblewrap":
+            names = Names()
+            arguments = ["--files", "--null", *(("--no-ignore",) if include_ignored else ())]
+            if self._in_sandbox(arguments, names.take):
+                return sorted(filter(self.is_visible, names.found))
+        return sorted(entry.path for entry in self._walk(include_ignored=include_ignored))
+
+    def matches(self, question: Question) -> Matches:
+        """Return the matches in visible files, unsorted.
+
+        Raises: Refusal INVALID_ARGUMENT with ripgrep's own words about the pattern.
+        """
+        if self._confinement.kind == "bubblewrap":
+            matches = Matches(self._named_in(question), question.context_lines)
+            arguments = question.arguments()
+            if question.prefilter is not None:
+                arguments += [f"--type-add=wanted:{question.prefilter}", "--type=wanted"]
+            if self._in_sandbox(arguments, matches.take):
+                return matches
+        return self._matches_beneath(question)
+
+    def is_visible(self, path: str) -> bool:
+        """Return whether a name may be shown at all."""
+        git = ".git" in path.lower() and ".git" in path.lower().split("/")
+        return not git and not self._root.is_hidden(path)
+
+    def is_inside(self, path: str) -> bool:
+        """Return whether the directory of `path` is on the root's own mount, or mounts are allowed."""
+        if self._workspace.allow_submounts:
+            return True
+        directory = path.rpartition("/")[0]
+        known = self._inside.get(directory)
+        if known is None:
+            known = self._inside[directory] = self._root.reaches(directory or ".")
+        return known
+
+    def _in_sandbox(self, arguments: Sequence[str], take: Callable[[bytes], bool]) -> bool:
+        """Run ripgrep on the root; return False where the sandbox itself could not be made this time."""
+        tree = [*_TREE, *(f"--glob=!{glob}" for glob in self._workspace.hidden_paths if _is_plain(glob))]
+        if not self._workspace.allow_submounts:
+            tree.append("--one-file-system")
+        argv = self._confinement.argv(
+            self._root.fd,
+            [*_COMMON, *tree, f"--max-filesize={self._workspace.limits.file_bytes}", *arguments, "--", "./"],
+        )
+        ending = self._run(argv, (self._root.fd,), take)
+        if ending.returncode not in (0, 2) and ending.complaint.startswith(b"bwrap:"):
+            return False
+        _check(ending)
+        return True
+
+    def _matches_beneath(self, question: Question) -> Matches:
+        described: dict[str, str] = {}
+        matches = Matches(described.get, question.context_lines)
+        batch: list[Entry] = []
+        for entry in self._walk(include_ignored=False):
+            if question.wanted is None or question.wanted(entry.path):
+                batch.append(entry)
+            if len(batch) == _BATCH:
+                self._search_batch(question, batch, described, matches)
+                batch = []
+            if self.cut is not None:
+                return matches
+        self._search_batch(question, batch, described, matches)  # also where it is empty: the pattern may be wrong
+        return matches
+
+    def _search_batch(
+        self, question: Question, batch: Sequence[Entry], described: dict[str, str], matches: Matches
+    ) -> None:
+        descriptors: list[int] = []
+        described.clear()
+        try:
+            for entry in batch:
+                descriptor = self._open(entry)
+                if descriptor is not None:
+                    descriptors.append(descriptor)
+                    described[f"/proc/self/fd/{descriptor}"] = shown(entry.path)
+            argv = [self._confinement.ripgrep, *_COMMON, "--no-ignore", *question.arguments(), "--"]
+            _check(self._run([*argv, *(described or ("/dev/null",))], descriptors, matches.take))
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        if not described:
+            matches.files_searched = 0
+
+    def _open(self, entry: Entry) -> int | None:
+        """Open a file that the walk named, or leave it out: it may be gone, or out of reach, by now."""
+        try:
+            descriptor = self._root.open_entry(entry)
+        except Refusal:
+            return None
+        if os.fstat(descriptor).st_size <= self._workspace.limits.file_bytes:
+            return descriptor
+        os.close(descriptor)
+        return None
+
+    def _walk(self, *, include_ignored: bool) -> Iterator[Entry]:
+        ignores = Ignores(self._root)
+
+        def skip(entry: Entry) -> bool:
+            return not self.is_visible(entry.path) or (not include_ignored and ignores.skips(entry))
+
+        for entry in self._root.walk(skip=skip):
+            if self._stop.said:
+                return
+            if time.monotonic() > self._deadline:
+                self.cut = "time"
+                return
+            if entry.kind == "file":
+                yield entry
+
+    def _run(self, argv: Sequence[str], fds: Sequence[int], take: Callable[[bytes], bool]) -> child.Ending:
+        try:
+            ending = child.run(argv, fds=fds, take=take, stop=self._stop, deadline=self._deadline)
+        except OSError as error:
+            raise Refusal("FILE_OPERATION_FAILED", f"ripgrep could not be started: {error.strerror}.") from error
+        if ending.cut == "time":
+            self.cut = "time"
+        elif ending.cut == "enough":
+            self.cut = "size"
+        return ending
+
+    def _named_in(self, question: Question) -> Callable[[str], str | None]:
+        def named(path: str) -> str | None:
+            path = path.removeprefix("./")
+            wanted = question.wanted is None or question.wanted(path)
+            return shown(path) if wanted and self.is_visible(path) and self.is_inside(path) else None
+
+        return named
+
+
+def shown(path: str) -> str:
+    """Return a path as a caller can get it: one that no caller could say is shown with escapes."""
+    return path if showable(path) else display(path)
+
+
+def _is_plain(glob: str) -> bool:
+    """Return whether ripgrep reads a hidden glob exactly as `beneath` does; the rest is left to the look at results."""
+    return not any(special in glob for special in "[]{}\\") and not glob.startswith("!")
+
+
+def _check(ending: child.Ending) -> None:
+    """Refuse where ripgrep did not do its work; a file that it could not read is no reason."""
+    if ending.cut is not None or ending.returncode in (0, 1):
+        return
+    told = ending.complaint.decode(errors="replace").split("\n\n")[0].strip().removeprefix("rg: ")
+    if ending.returncode == 2 and not told:
+        return
+    if ending.returncode == 2:
+        raise Refusal(
+            "INVALID_ARGUMENT",
+            f"ripgrep does not accept the pattern: {display(told, limit=1_000, newlines=True)}",
+            next_step="Correct the pattern, or set `literal` to search for it as it is. It is matched within one line.",
+        )
+    raise Refusal("FILE_OPERATION_FAILED", f"ripgrep ended with {ending.returncode}: {display(told, limit=200)}")

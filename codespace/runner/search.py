@@ -1,0 +1,178 @@
+"""`find` and `search`: names and lines below a root, by ripgrep, off the event loop, always bounded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import trio
+
+from codespace import limits
+from codespace.contract import FindResult, SearchResult, Workspace
+from codespace.errors import Refusal
+from codespace.runner import fuzzy
+from codespace.runner.confinement import Confinement, Prober
+from codespace.runner.globs import Glob
+from codespace.runner.ripgrep import Question, Ripgrep, shown
+from codespace.runner.roots import Roots
+from codespace.runner.stopping import Stop, run_stoppable
+
+T = TypeVar("T")
+
+_WHOLE_CALL_SECONDS: Final = limits.SEARCH_SECONDS + limits.SANDBOX_PROBE_SECONDS + limits.REAP_SECONDS
+
+
+class Search:
+    """The finding verbs of the runner.
+
+    Args:
+        rg_path, bwrap_path: The operator's choice of program; None for ours or the system's, whichever is newer.
+        allow_bubblewrap: False to confine by descriptors alone.
+    """
+
+    def __init__(
+        self,
+        roots: Roots,
+        *,
+        rg_path: str | None = None,
+        bwrap_path: str | None = None,
+        allow_bubblewrap: bool = True,
+    ) -> None:
+        self._roots = roots
+        self._prober = Prober(rg_path, bwrap_path, allow_bubblewrap=allow_bubblewrap)
+        self._limiter = trio.CapacityLimiter(limits.SEARCHES_AT_ONCE)
+
+    async def confinement(self) -> Confinement:
+        """Return what find and search are confined by, for workspace_info.
+
+        Raises: Refusal FILE_OPERATION_FAILED where there is no ripgrep, TIMEOUT.
+        """
+        return await self._bounded(lambda _: self._prober.confinement())
+
+    async def find(
+        self, workspace: Workspace, *, glob: str | None, query: str | None, include_ignored: bool, limit: int
+    ) -> FindResult:
+        """Return the paths of files, dotfiles too, without what .gitignore leaves out.
+
+        Args:
+            glob: Which paths, as .gitignore reads one: `*.py` at any depth, `src/**/*.py` from the root.
+                With `!` before it, all others.
+            query: Letters that appear in the path in that order; the answer is then sorted by fit, else by name.
+            include_ignored: Also what .gitignore leaves out; never `.git`.
+            limit: Most paths.
+        Returns: `total_seen` counts those that answered before the cut. `reason` says why it was cut.
+        Raises: Refusal INVALID_ARGUMENT, FILE_OPERATION_FAILED, TIMEOUT.
+        Cancel: nothing is left running.
+        """
+        _check_limit(limit)
+        wanted = _filter(glob)
+        if query is not None:
+            _check_text("query", query)
+
+        def work(stop: Stop) -> FindResult:
+            call = self._call(workspace, stop)
+            names = call.names(include_ignored=include_ignored)
+            if wanted is not None:
+                names = [name for name in names if wanted(name)]
+            kept, total = fuzzy.best(query, names, limit) if query is not None else (names[:limit], len(names))
+            paths = tuple(shown(path) for path in kept if call.is_inside(path))
+            reason = call.cut or ("limit" if total > limit else None)
+            return FindResult(paths, reason is not None, total, reason)
+
+        return await self._bounded(work)
+
+    async def search(
+        self,
+        workspace: Workspace,
+        pattern: str,
+        *,
+        literal: bool,
+        glob: str | None,
+        context_lines: int,
+        limit: int,
+    ) -> SearchResult:
+        """Return lines that match, sorted by path and line; binary and ignored files are not searched.
+
+        Args:
+            pattern: ripgrep's regular expression, matched within one line; `literal` takes it as it is.
+            glob: Which paths, as in find.
+            context_lines: Lines shown before and after each match.
+            limit: Most matches.
+        Returns: `column` counts characters from 1. A long line is cut to a window around the match.
+            `files_searched` is a lower bound where `truncated`.
+        Raises: Refusal INVALID_ARGUMENT with ripgrep's words about the pattern; FILE_OPERATION_FAILED, TIMEOUT.
+        Cancel: nothing is left running.
+        """
+        _check_limit(limit)
+        _check_text("pattern", pattern)
+        if not 0 <= context_lines <= limits.SEARCH_CONTEXT_LINES:
+            raise Refusal("INVALID_ARGUMENT", f"context_lines is not within 0 and {limits.SEARCH_CONTEXT_LINES}.")
+        question = Question(pattern, literal, context_lines, _filter(glob), _prefilter(glob))
+
+        def work(stop: Stop) -> SearchResult:
+            call = self._call(workspace, stop)
+            matches = call.matches(question)
+            found = sorted(matches.found, key=lambda match: (match.path, match.line))
+            reason = call.cut or ("size" if matches.too_long else None)
+            if len(found) > limit and reason != "time":
+                reason = "limit"
+            return SearchResult(tuple(found[:limit]), reason is not None, matches.files_searched, reason)
+
+        return await self._bounded(work)
+
+    def _call(self, workspace: Workspace, stop: Stop) -> Ripgrep:
+        root = self._roots.of(workspace)
+        confinement = self._prober.confinement()
+        return Ripgrep(root, workspace, confinement, stop, time.monotonic() + limits.SEARCH_SECONDS)
+
+    async def _bounded(self, work: Callable[[Stop], T]) -> T:
+        try:
+            with trio.fail_after(_WHOLE_CALL_SECONDS):
+                return await run_stoppable(work, self._limiter)
+        except trio.TooSlowError:
+            raise Refusal(
+                "TIMEOUT", f"The search had no turn or no answer in {_WHOLE_CALL_SECONDS:g} s. Nothing changed."
+            ) from None
+
+
+def _check_limit(limit: int) -> None:
+    if limit < 1:
+        raise Refusal("INVALID_ARGUMENT", f"limit is {limit}; at least 1 is needed.")
+
+
+def _check_text(name: str, text: str) -> None:
+    most = limits.SEARCH_PATTERN_CHARACTERS
+    if not text.strip() and (name == "query" or not text):
+        raise Refusal("INVALID_ARGUMENT", f"The {name} is empty.")
+    if len(text) > most:
+        raise Refusal("INVALID_ARGUMENT", f"The {name} has {len(text):,} characters, over the limit of {most:,}.")
+    if "\0" in text or not _is_unicode(text):
+        raise Refusal("INVALID_ARGUMENT", f"The {name} has a NUL or is not Unicode text.")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _filter(glob: str | None) -> Callable[[str], bool] | None:
+    if glob is None:
+        return None
+    _check_text("glob", glob)
+    if glob.startswith("!"):
+        unwanted = Glob(glob[1:])
+        return lambda path: not unwanted.matches(path)
+    return Glob(glob).matches
+
+
+def _prefilter(glob: str | None) -> str | None:
+    """Return the last name's glob where ripgrep reads it exactly as we do, so that it opens fewer files."""
+    if glob is None or glob.startswith("!"):
+        return None
+    last = glob.rpartition("/")[2]
+    plain = all(character.isalnum() or character in "._-*?" for character in last)
+    return last if last and plain and "{" not in glob and "**" not in last else None
