@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import json
 import os
 import select
@@ -31,8 +32,8 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NoReturn
 
-REQUEST_BYTES: Final = 32 * 1_048_576
-# Above what execve takes (6 MiB of arguments and environment) even when JSON escapes each byte.
+REQUEST_BYTES: Final = 80 * 1_048_576
+# Above two times what execve takes (6 MiB) even when JSON escapes each byte with six.
 SWEEP_SECONDS: Final = 0.02
 # Pause between two sweeps where no exit wakes us earlier: a stubborn tree costs no busy loop.
 FREEZE_PASSES: Final = 50
@@ -165,10 +166,14 @@ class Bell:
         return any(fd == descriptor for fd, _ in ready)
 
 
-def prepare() -> None:
-    """Become a subreaper with default signals, but for those that we outlive."""
+def adopt_orphans() -> None:
+    """Become the subreaper of everything that is forked below; a fork does not inherit it."""
     if _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
+
+
+def settle_signals() -> None:
+    """Set every signal to its default, but for those that we outlive. Monitors inherit it."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         # A handler, not SIG_IGN: execve puts handled signals back to default, ignored ones stay ignored.
         signal.signal(number, (lambda *_: None) if number in SURVIVED else signal.SIG_DFL)
@@ -323,7 +328,7 @@ def terminate() -> None:
 def monitor(control: socket.socket) -> NoReturn:
     """Serve one request and end with its tree. Never returns into the keeper."""
     try:
-        prepare()
+        adopt_orphans()
         line = Line(control)
         request, descriptors = line.receive_request()
         command = start(line, request, descriptors)
@@ -342,7 +347,10 @@ def monitor(control: socket.socket) -> NoReturn:
 
 def keep(control: socket.socket) -> None:
     """Fork a monitor for each socket that arrives; end when the daemon and all monitors have."""
-    prepare()
+    adopt_orphans()
+    settle_signals()
+    gc.disable()  # short lives that make no cycles; a collection would copy every page that forks share
+    gc.freeze()
     bell = Bell()
     monitors: set[int] = set()
     open_for_more = True

@@ -1,0 +1,347 @@
+"""The patch transaction's verbs, carried out by one helper process for each workspace.
+
+The runner keeps no bytes of a patch: it sends the text, hears hashes, and looks at the disk itself
+before anyone may say `applied`. A helper that dies, hangs or speaks nonsense is replaced; what that
+means for the operation depends on the verb and is said by the refusal.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any, Final, NoReturn, Self
+
+import structlog
+import trio
+
+from codespace import limits
+from codespace.beneath import Root
+from codespace.contract import Change, PatchPlan, PatchReport, Workspace
+from codespace.errors import Refusal
+from codespace.runner.channel import Channel, Lost
+from codespace.runner.protected import git_is_protected, protected_paths
+from codespace.runner.roots import Roots
+
+HELPER: Final = (sys.executable, "-I", "-X", "utf8", "-m", "helper.patch")
+
+_SECONDS: Final[Mapping[str, float]] = {
+    "plan": limits.PLAN_SECONDS,
+    "stage": limits.STAGE_SECONDS,
+    "install": limits.INSTALL_SECONDS,
+    "restore": limits.RESTORE_SECONDS,
+    "finish": limits.FINISH_SECONDS,
+    "settle": limits.SETTLE_SECONDS,
+}
+_REPEATABLE: Final = frozenset({"restore", "finish", "settle"})  # they work from the journal, so twice is as once
+_ESCAPED_CHARACTER_BYTES: Final = 6  # of one byte of patch text on the wire, at worst
+_LINE_ROOM_BYTES: Final = 1_048_576  # for everything else in the line
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Seat:
+    """The place of one workspace's helper. The lock keeps requests in order."""
+
+    workspace: Workspace
+    lock: trio.Lock = field(default_factory=trio.Lock)
+    channel: Channel | None = None
+
+
+class Patcher:
+    """Plans, stages, installs, verifies, restores, finishes and settles patches.
+
+    Use it as `async with Patcher(state_dir) as patcher`; leaving ends every helper within a bounded time.
+    Each verb is bounded by its own deadline in `limits` and raises Refusal.
+
+    Args:
+        state_dir: Where the journals go; never inside a root.
+        argv: The helper's command line.
+    """
+
+    def __init__(self, state_dir: str, *, argv: Sequence[str] = HELPER) -> None:
+        self._folder = os.path.join(state_dir, "journal")
+        self._argv = argv
+        self._umask = _umask()
+        self._seats: dict[str, _Seat] = {}
+        self._after: dict[str, Mapping[str, str]] = {}
+        self._roots = Roots()
+        self._threads = trio.CapacityLimiter(4)  # verify is short; more at once would only fight for the disk
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+                for seat in self._seats.values():
+                    if seat.channel is not None:
+                        nursery.start_soon(seat.channel.close)
+        finally:
+            self._roots.close()
+
+    async def plan(
+        self, workspace: Workspace, operation_id: str, patch: str, expected_versions: Mapping[str, str]
+    ) -> PatchPlan:
+        """Return what the patch would do; nothing is written. The helper holds the plan until `finish`.
+
+        Cancel: the plan is abandoned; nothing was written.
+        """
+        most = workspace.limits.patch_bytes
+        room = (limits.HELPER_LINE_BYTES - _LINE_ROOM_BYTES) // _ESCAPED_CHARACTER_BYTES
+        if len(patch) > min(most, room):
+            raise Refusal(
+                "LIMIT_REACHED",
+                f"The patch has {len(patch):,} characters, over the limit of {min(most, room):,} bytes. "
+                "Nothing was written.",
+                next_step="Send it as several patches, or ask the operator to raise limits.patch_bytes.",
+                details={"limit": "patch_bytes", "value": min(most, room)},
+            )
+        found: PatchPlan
+        found, after = await self._call(
+            workspace, "plan", operation_id, patch=patch, expected_versions=dict(expected_versions)
+        )
+        self._after[operation_id] = after
+        return replace(found, token=operation_id)
+
+    async def stage(self, workspace: Workspace, operation_id: str) -> None:
+        """Write the journal and the new files beside their targets, flushed.
+
+        Raises: Refusal; then nothing of the patch is left below the root.
+        Cancel: waits for the answer first.
+        """
+        await self._call(workspace, "stage", operation_id)
+
+    async def install(self, workspace: Workspace, operation_id: str) -> PatchReport:
+        """Put the staged files in place. A report that is not clean asks for `restore`.
+
+        Raises: Refusal OUTCOME_UNKNOWN where no answer came: `settle` knows more. Any other refusal: nothing
+            was installed.
+        Cancel: waits for the answer first.
+        """
+        report: PatchReport = await self._call(workspace, "install", operation_id)
+        return report
+
+    async def verify(self, workspace: Workspace, operation_id: str) -> PatchReport:
+        """Hash every path of the patch again, here and not in the helper.
+
+        Cancel: waits for the hashing first, which ends by its own time limit.
+        """
+        after = self._after.get(operation_id)
+        if after is None:
+            raise Refusal("INTERNAL", "The runner does not know what this operation should have left behind.")
+        return await trio.to_thread.run_sync(self._look, workspace, after, limiter=self._threads)
+
+    async def restore(self, workspace: Workspace, operation_id: str) -> PatchReport:
+        """Put back what still is as the patch left it; `kept` names what somebody else changed.
+
+        Cancel: waits for the answer first.
+        """
+        report: PatchReport = await self._call(workspace, "restore", operation_id)
+        return report
+
+    async def finish(self, workspace: Workspace, operation_id: str) -> PatchReport:
+        """Throw away what was set aside or staged; also ends a plan that is not wanted.
+
+        Returns: a report whose `rescued` names bytes that were found in place of planned ones.
+        Cancel: waits for the answer first.
+        """
+        self._after.pop(operation_id, None)
+        report: PatchReport = await self._call(workspace, "finish", operation_id)
+        return report
+
+    async def settle(self, workspace: Workspace, operation_id: str) -> tuple[str, PatchReport] | None:
+        """Decide after a crash, from journal and hashes; None where there is no journal, so nothing was written.
+
+        The answer stays the same until `finish`, which the caller asks for once it is recorded.
+
+        Cancel: waits for the answer first.
+        """
+        settled: tuple[str, PatchReport, dict[str, str]] | None = await self._call(workspace, "settle", operation_id)
+        if settled is None:
+            return None
+        outcome, report, after = settled
+        if outcome == "applied" and after:
+            self._after[operation_id] = after
+            if not (await self.verify(workspace, operation_id)).clean:
+                report = await self.restore(workspace, operation_id)
+                outcome = "failed_partial" if report.kept else "failed_rolled_back"
+        return outcome, report
+
+    async def _call(self, workspace: Workspace, verb: str, operation_id: str, **arguments: Any) -> Any:
+        seat = self._seats.setdefault(workspace.id, _Seat(workspace))
+        async with seat.lock:
+            try:
+                return await self._ask(seat, workspace, verb, operation_id, arguments)
+            except Lost as lost:
+                _log.warning("patch helper lost", verb=verb, reason=lost.reason, stderr=lost.stderr)
+                if verb in _REPEATABLE:
+                    return await self._again(seat, workspace, verb, operation_id, arguments)
+                if verb == "stage":
+                    await self._sweep(seat, workspace, operation_id)
+                _refuse(verb, lost)
+
+    async def _again(
+        self, seat: _Seat, workspace: Workspace, verb: str, operation_id: str, arguments: Mapping[str, Any]
+    ) -> Any:
+        try:
+            return await self._ask(seat, workspace, verb, operation_id, arguments)
+        except Lost as lost:
+            _log.error("patch helper lost twice", verb=verb, reason=lost.reason, stderr=lost.stderr)
+            _refuse(verb, lost)
+
+    async def _sweep(self, seat: _Seat, workspace: Workspace, operation_id: str) -> None:
+        """Remove what a lost helper staged; where that fails too, recovery finds the journal."""
+        try:
+            await self._ask(seat, workspace, "finish", operation_id, {})
+        except (Lost, Refusal) as error:
+            _log.warning("staged files are left for recovery", operation_id=operation_id, reason=str(error))
+
+    async def _ask(
+        self, seat: _Seat, workspace: Workspace, verb: str, operation_id: str, arguments: Mapping[str, Any]
+    ) -> Any:
+        channel = await self._channel(seat, workspace)
+        request = {"verb": verb, "operation": operation_id, **arguments}
+        # A plan writes nothing, so a cancelled caller need not wait; every other answer says what is on disk.
+        reply = await channel.call(request, _SECONDS[verb], shielded=verb != "plan")
+        try:
+            return _answer(verb, reply)
+        except (KeyError, TypeError, ValueError):
+            await channel.kill()
+            raise Lost("spoke nonsense", sent=True) from None
+
+    async def _channel(self, seat: _Seat, workspace: Workspace) -> Channel:
+        if seat.channel is not None and seat.channel.usable and seat.workspace == workspace:
+            return seat.channel
+        if seat.channel is not None:
+            await seat.channel.close()
+            seat.channel = None
+        seat.workspace = workspace
+        try:
+            channel = await Channel.start(self._argv)
+        except OSError as error:
+            raise Lost(f"could not be started ({error.strerror})", sent=False) from error
+        try:
+            opened = await channel.call(self._opening(workspace), limits.HELPER_START_SECONDS, shielded=True)
+            _answer("open", opened)
+        except (KeyError, TypeError, ValueError):
+            await channel.kill()
+            raise Lost("spoke nonsense", sent=True) from None
+        except BaseException:
+            await channel.kill()
+            raise
+        seat.channel = channel
+        return channel
+
+    def _opening(self, workspace: Workspace) -> dict[str, Any]:
+        return {
+            "verb": "open",
+            "root": workspace.root,
+            "journal": self._folder,
+            "umask": self._umask,
+            "allow_submounts": workspace.allow_submounts,
+            "hidden": list(workspace.hidden_paths),
+            "protected": list(protected_paths(workspace)),
+            "git_protected": git_is_protected(workspace),
+            "file_bytes": workspace.limits.file_bytes,
+            "patch_bytes": workspace.limits.patch_bytes,
+        }
+
+    def _look(self, workspace: Workspace, after: Mapping[str, str]) -> PatchReport:
+        until = time.monotonic() + limits.VERIFY_SECONDS
+        root = self._roots.of(workspace)
+        other: list[str] = []
+        for path, version in after.items():
+            if time.monotonic() > until:
+                return PatchReport(clean=False, refusal=Refusal("TIMEOUT", "Verifying took too long.").body())
+            if _version(root, path) != version:
+                other.append(path)
+        if not other:
+            return PatchReport(clean=True)
+        problem = Refusal(
+            "VERSION_CONFLICT",
+            f"{other[0]} is not what the patch put there, so the patch is taken back.",
+            details={"path": other[0], "expected": after[other[0]], "actual": _version(root, other[0])},
+        )
+        return PatchReport(clean=False, kept=tuple(other), refusal=problem.body())
+
+
+def _version(root: Root, path: str) -> str:
+    try:
+        return root.version(path, limits.FILE_BYTES)
+    except Refusal:
+        return "other"  # a link or a directory by now
+
+
+def _answer(verb: str, reply: Mapping[str, Any]) -> Any:
+    """Return what a reply says, in the types of the contract.
+
+    Raises: Refusal where that is the answer; KeyError, TypeError or ValueError for nonsense.
+    """
+    refusal = reply.get("refusal")
+    if refusal is not None:
+        raise Refusal.from_body(dict(refusal))
+    return _READERS[verb](reply["ok"])
+
+
+def _read_plan(told: Mapping[str, Any]) -> tuple[PatchPlan, dict[str, str]]:
+    changes = tuple(Change(**change) for change in told["changes"])
+    files = {path: None for change in changes for path in (change.from_path, change.path) if path is not None}
+    return PatchPlan("", tuple(files), changes, str(told["diff"]), bool(told["diff_truncated"])), dict(told["after"])
+
+
+def _read_report(told: Mapping[str, Any]) -> PatchReport:
+    refusal = told["refusal"]
+    return PatchReport(
+        clean=bool(told["clean"]),
+        kept=tuple(told["kept"]),
+        rescued=tuple(told["rescued"]),
+        refusal=None if refusal is None else Refusal.from_body(dict(refusal)).body(),
+    )
+
+
+def _read_settled(told: Mapping[str, Any]) -> tuple[str, PatchReport, dict[str, str]] | None:
+    outcome = told["outcome"]
+    if outcome is None:
+        return None
+    if outcome not in ("applied", "rejected", "failed_rolled_back", "failed_partial"):
+        raise ValueError(outcome)
+    return outcome, _read_report(told["report"]), dict(told["after"])
+
+
+_READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
+    "open": dict,
+    "plan": _read_plan,
+    "stage": dict,
+    "install": _read_report,
+    "restore": _read_report,
+    "finish": _read_report,
+    "settle": _read_settled,
+}
+
+
+def _refuse(verb: str, lost: Lost) -> NoReturn:
+    if verb in ("plan", "stage") or not lost.sent:
+        code = "TIMEOUT" if lost.timed_out else "FILE_OPERATION_FAILED"
+        raise Refusal(
+            code,
+            f"The patch helper {lost.reason}. Nothing was written.",
+            next_step="Send the patch again.",
+            retryable=True,
+        ) from lost
+    raise Refusal("OUTCOME_UNKNOWN", f"The patch helper {lost.reason} during {verb}.") from lost
+
+
+def _umask() -> int:
+    """Return the daemon's umask without changing it, which would not be safe beside other threads."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+        for line in status:
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
+    return 0o077

@@ -1,0 +1,214 @@
+"""The journal of one operation: a folder that outlives the helper and says what was meant.
+
+    manifest.json   what the patch does to each path; there before anything is written below the root
+    before/<n>      the bytes before, of each slot that replaces or removes a file
+    rescued/<n>...  bytes that were found where planned ones should have been
+    installing      the first rename may have happened
+    restoring       which slots were found installed when putting back began
+    finishing       the patch is verified, and what was set aside is being thrown away
+    finished        nothing is set aside any more
+
+The folder is locked for as long as a helper works on the operation, so that a second one never
+settles what the first is still doing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import time
+from typing import Any, Final
+
+from codespace import limits
+from codespace.errors import Refusal
+from helper.patch import manifest as manifests
+from helper.patch.flush import Flush, write_all
+from helper.patch.manifest import Manifest
+
+_OPERATION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,79}\Z")  # it becomes a file name
+_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOCK_STEP_SECONDS: Final = 0.01
+_ATTEMPTS: Final = 1000  # at a free name for rescued bytes
+
+
+class Journal:
+    """The open, locked folder of one operation. `close` gives up the lock and keeps the folder."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    @classmethod
+    def create(cls, folder: str, operation: str) -> Journal:
+        """Make the folder of a new operation.
+
+        Raises: Refusal FILE_OPERATION_FAILED where it exists already or cannot be made.
+        """
+        path = _place(folder, operation)
+        try:
+            os.makedirs(folder, 0o700, exist_ok=True)
+            os.mkdir(path, 0o700)
+            return cls(path, _locked(path))
+        except OSError as error:
+            raise _failed(error, "made") from error
+
+    @classmethod
+    def load(cls, folder: str, operation: str) -> Journal | None:
+        """Open the folder of an operation that an earlier helper worked on; None where there is none.
+
+        Raises: Refusal OUTCOME_UNKNOWN while another helper holds it.
+        """
+        path = _place(folder, operation)
+        try:
+            return cls(path, _locked(path))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _failed(error, "opened") from error
+
+    def close(self) -> None:
+        """Give up the lock; a second time does nothing."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def purge(self) -> None:
+        """Remove the folder and everything in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.close()
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        """Write the manifest and wait until it is on the disk."""
+        flush = Flush()
+        flush.add(self._write("manifest.json", json.dumps(manifests.pack(manifest)).encode()))
+        flush.wait()
+
+    def manifest(self) -> Manifest | None:
+        """Return the manifest; None where it is missing or was cut off, and so nothing was written after it."""
+        packed = self._load("manifest.json")
+        if packed is None:
+            return None
+        try:
+            return manifests.unpack(packed)
+        except (ValueError, KeyError, TypeError) as error:
+            raise Refusal(
+                "FILE_OPERATION_FAILED",
+                "The journal of this operation was written by another release or was damaged. Nothing was done.",
+                next_step="Ask the operator to look at the journal in the state directory.",
+            ) from error
+
+    def keep_before(self, number: int, data: bytes, flush: Flush) -> None:
+        """Keep the bytes that slot `number` replaces; `flush` makes them last."""
+        with contextlib.suppress(FileExistsError):
+            os.mkdir("before", 0o700, dir_fd=self._descriptor)
+        flush.add(self._write(f"before/{number}", data))
+
+    def before(self, number: int) -> bytes | None:
+        """Return the bytes kept for slot `number`."""
+        with contextlib.suppress(FileNotFoundError):
+            return self._read(f"before/{number}")
+        return None
+
+    def sync_before(self) -> None:
+        """Wait until every kept byte is on the disk."""
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(os.path.join(self.path, "before")):
+                descriptor = os.open(f"before/{name}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._descriptor)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+
+    def rescue(self, number: int, data: bytes) -> str:
+        """Keep bytes that nobody planned, flushed, and return their file's name within the folder."""
+        with contextlib.suppress(FileExistsError):
+            os.mkdir("rescued", 0o700, dir_fd=self._descriptor)
+        for attempt in range(_ATTEMPTS):
+            name = f"rescued/{number}-{attempt}"
+            with contextlib.suppress(FileExistsError):
+                flush = Flush()
+                flush.add(self._write(name, data))
+                flush.wait()
+                return name
+        raise Refusal("FILE_OPERATION_FAILED", "No place was found for bytes that had to be rescued.")
+
+    def rescued(self) -> tuple[str, ...]:
+        """Name everything rescued so far, within the folder."""
+        with contextlib.suppress(FileNotFoundError):
+            return tuple(f"rescued/{name}" for name in sorted(os.listdir(os.path.join(self.path, "rescued"))))
+        return ()
+
+    def mark(self, name: str, note: Any = None) -> None:
+        """Leave a mark, once; `note` is its content as JSON."""
+        with contextlib.suppress(FileExistsError):
+            os.close(self._write(name, b"" if note is None else json.dumps(note).encode()))
+
+    def marked(self, name: str) -> bool:
+        """Return whether the mark is there."""
+        try:
+            os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def note(self, name: str) -> Any:
+        """Return the content of a mark; None where there is no whole one."""
+        return self._load(name)
+
+    def _write(self, name: str, data: bytes) -> int:
+        descriptor = os.open(name, _FLAGS, 0o600, dir_fd=self._descriptor)
+        try:
+            write_all(descriptor, data)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _read(self, name: str) -> bytes:
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._descriptor)
+        with open(descriptor, "rb") as file:
+            return file.read()
+
+    def _load(self, name: str) -> Any:
+        try:
+            return json.loads(self._read(name))
+        except (FileNotFoundError, ValueError):
+            return None
+
+
+def _place(folder: str, operation: str) -> str:
+    if not _OPERATION.match(operation):
+        raise Refusal("INVALID_ARGUMENT", "The operation id cannot name a journal. Nothing was done.")
+    return os.path.join(folder, operation)
+
+
+def _locked(path: str) -> int:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    until = time.monotonic() + limits.JOURNAL_LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError:
+            if time.monotonic() > until:
+                os.close(descriptor)
+                raise Refusal(
+                    "OUTCOME_UNKNOWN", "Another helper still works on this operation. Nothing was done."
+                ) from None
+        except BaseException:
+            os.close(descriptor)
+            raise
+        time.sleep(_LOCK_STEP_SECONDS)  # the kernel tells nobody with a time limit that a lock is free
+
+
+def _failed(error: OSError, verb: str) -> Refusal:
+    reason = error.strerror or "unknown"
+    return Refusal(
+        "FILE_OPERATION_FAILED",
+        f"The journal of this operation could not be {verb}: {reason}. Nothing was written.",
+        next_step="Ask the operator to look at the state directory: it may be full or not writable.",
+    )

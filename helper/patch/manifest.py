@@ -1,0 +1,128 @@
+"""What one patch does to each path, as plain records that the journal keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+Action = Literal["create", "replace", "remove"]
+
+FORMAT: Final = 1
+"""Of manifest.json; one of another format is never acted on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """What a file carried beside its bytes, for a reader of the journal who has to make it again."""
+
+    mode: int
+    owner: tuple[int, int]
+    attributes: Mapping[str, str]
+    """Extended attributes, access lists among them; values in base64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The net effect on one path. A move is two slots: one made from `source`, and one removed."""
+
+    number: int
+    action: Action
+    path: str
+    beside: str
+    """Where the new bytes are staged, and where the old ones lie after the change until they are thrown away."""
+    before: str
+    after: str
+    source: str | None
+    """The path whose owner, mode and attributes the new file takes; None for a file that is new."""
+    mode: int | None
+    """Permission bits that the new file must have; None where those of `source`, or the umask, decide."""
+    metadata: Metadata | None = None
+    """Of the file that is replaced or removed."""
+
+    def with_metadata(self, metadata: Metadata) -> Slot:
+        """Return the same slot with what its old file carries."""
+        return replace(self, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """A directory that the patch makes: under a staged name first, so that it is known later whose it is."""
+
+    path: str
+    beside: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Everything that has to be known to complete or to take back one patch."""
+
+    operation: str
+    root: str
+    identity: tuple[int, int]
+    directories: tuple[Directory, ...]
+    """Parents before children."""
+    slots: tuple[Slot, ...]
+    changes: tuple[Mapping[str, Any], ...]
+    """The net changes in the words of the contract."""
+
+
+def pack(manifest: Manifest) -> dict[str, Any]:
+    """Return plain JSON values for `manifest`."""
+    return {
+        "format": FORMAT,
+        "operation": manifest.operation,
+        "root": manifest.root,
+        "identity": list(manifest.identity),
+        "directories": [[directory.path, directory.beside] for directory in manifest.directories],
+        "slots": [_pack_slot(slot) for slot in manifest.slots],
+        "changes": [dict(change) for change in manifest.changes],
+    }
+
+
+def unpack(packed: Mapping[str, Any]) -> Manifest:
+    """Rebuild a manifest.
+
+    Raises: ValueError, KeyError or TypeError for one of another format or shape.
+    """
+    if packed["format"] != FORMAT:
+        raise ValueError(f"manifest format {packed['format']!r} is not {FORMAT}")
+    device, inode = packed["identity"]
+    return Manifest(
+        operation=packed["operation"],
+        root=packed["root"],
+        identity=(device, inode),
+        directories=tuple(Directory(path, beside) for path, beside in packed["directories"]),
+        slots=tuple(_unpack_slot(slot) for slot in packed["slots"]),
+        changes=tuple(packed["changes"]),
+    )
+
+
+def _pack_slot(slot: Slot) -> dict[str, Any]:
+    packed: dict[str, Any] = {
+        "number": slot.number,
+        "action": slot.action,
+        "path": slot.path,
+        "beside": slot.beside,
+        "before": slot.before,
+        "after": slot.after,
+        "source": slot.source,
+        "mode": slot.mode,
+    }
+    if slot.metadata is not None:
+        packed["metadata"] = {
+            "mode": slot.metadata.mode,
+            "owner": list(slot.metadata.owner),
+            "attributes": dict(slot.metadata.attributes),
+        }
+    return packed
+
+
+def _unpack_slot(packed: Mapping[str, Any]) -> Slot:
+    fields = dict(packed)
+    metadata = fields.pop("metadata", None)
+    slot = Slot(**fields)
+    if metadata is None:
+        return slot
+    user, group = metadata["owner"]
+    return slot.with_metadata(Metadata(metadata["mode"], (user, group), metadata["attributes"]))

@@ -1,0 +1,181 @@
+"""Restore: put back what still is as the patch left it, and leave alone what is not.
+
+It works from the manifest and from what is on disk, never from memory, so the same code answers a
+failed install, a failed verify and a crash. What was found installed is noted in the journal before
+the first step back, so that a second crash does not change the answer.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+from dataclasses import dataclass
+
+from codespace.beneath import Root
+from codespace.errors import Refusal
+from helper.patch.flush import Flush
+from helper.patch.journal import Journal
+from helper.patch.manifest import Manifest, Slot
+from helper.patch.sight import Sight, discard, is_after, is_before, see, sync_parents
+from helper.patch.staging import sweep, write_beside
+
+
+@dataclass(slots=True)
+class Restored:
+    """How it went. `kept`: paths that a third party changed and that were left alone."""
+
+    kept: list[str]
+    rescued: tuple[str, ...]
+
+
+def restore(root: Root, manifest: Manifest, journal: Journal) -> Restored:
+    """Take the patch back as far as nobody else's work is in the way."""
+    installed = _installed(root, manifest, journal)
+    kept: list[str] = []
+    for slot in reversed(manifest.slots):
+        if slot.number in installed:
+            try:
+                back = _put_back(root, slot, journal)
+            except (Refusal, OSError):
+                back = False
+            if not back:
+                kept.append(slot.path)
+        else:
+            with contextlib.suppress(Refusal, OSError):
+                discard(root, slot, (slot.after,), journal)
+    for directory in reversed(manifest.directories):
+        _take_away(root, directory.path, directory.beside)
+    sweep(root, manifest, journal)
+    sync_parents(root, manifest)
+    return Restored(sorted(kept), journal.rescued())
+
+
+def is_applied(root: Root, manifest: Manifest) -> bool:
+    """Return whether every path is as the patch leaves it."""
+    for slot in manifest.slots:
+        sight = see(root, slot.path)
+        if not (sight.absent if slot.action == "remove" else is_after(slot, sight)):
+            return False
+    return all(_is_directory(root, directory.path) for directory in manifest.directories)
+
+
+def _is_directory(root: Root, path: str) -> bool:
+    try:
+        os.close(root.open_directory(path))
+    except Refusal:
+        return False
+    return True
+
+
+def _installed(root: Root, manifest: Manifest, journal: Journal) -> set[int]:
+    """Return the slots that may be installed, as noted when install stopped or when putting back first began."""
+    noted = journal.note("restoring")
+    if noted is not None:
+        return set(noted)
+    begun = journal.marked("installing")
+    found = {slot.number for slot in manifest.slots if _was_installed(root, slot, begun=begun)}
+    journal.mark("restoring", sorted(found))
+    return found
+
+
+def _was_installed(root: Root, slot: Slot, *, begun: bool) -> bool:
+    there, beside = see(root, slot.path), see(root, slot.beside)
+    if slot.action == "remove":
+        return not beside.absent or (begun and not is_before(slot, there))
+    if is_after(slot, beside):
+        return False  # still staged, or stepped back from
+    if slot.action == "replace" and is_before(slot, beside):
+        return True
+    if not begun:
+        return False  # staging was cut off; whatever is at the path is not ours
+    return not (there.absent if slot.action == "create" else is_before(slot, there))
+
+
+def _put_back(root: Root, slot: Slot, journal: Journal) -> bool:
+    """Undo one installed slot. Returns: False where the path is not as before, by somebody else's doing."""
+    there, beside = see(root, slot.path), see(root, slot.beside)
+    if slot.action == "create":
+        return _put_back_create(root, slot, there, beside, journal)
+    if slot.action == "replace":
+        return _put_back_replace(root, slot, there, beside, journal)
+    return _put_back_remove(root, slot, there, beside, journal)
+
+
+def _put_back_create(root: Root, slot: Slot, there: Sight, beside: Sight, journal: Journal) -> bool:
+    if there.absent or is_after(slot, beside):
+        return discard(root, slot, (slot.after,), journal)
+    if not is_after(slot, there) or not discard(root, slot, (slot.after,), journal):
+        return False
+    root.move(slot.path, slot.beside)
+    if is_after(slot, see(root, slot.beside)):
+        return discard(root, slot, (slot.after,), journal)
+    with contextlib.suppress(FileExistsError):
+        root.move(slot.beside, slot.path)  # it changed just now: their file goes back
+    discard(root, slot, (slot.after,), journal)
+    return False
+
+
+def _put_back_replace(root: Root, slot: Slot, there: Sight, beside: Sight, journal: Journal) -> bool:
+    if is_before(slot, there):
+        return discard(root, slot, (slot.after,), journal)
+    if not is_after(slot, there):
+        discard(root, slot, (slot.before, slot.after), journal)  # the journal has the bytes before
+        return False
+    if beside.absent and not _make_again(root, slot, journal):
+        return False
+    foreign = not beside.absent and not is_before(slot, beside)
+    root.exchange(slot.beside, slot.path)
+    if not is_after(slot, see(root, slot.beside)):
+        root.exchange(slot.beside, slot.path)  # it changed just now: their file goes back
+        discard(root, slot, (slot.before, slot.after), journal)
+        return False
+    discard(root, slot, (slot.after,), journal)
+    return not foreign
+
+
+def _put_back_remove(root: Root, slot: Slot, there: Sight, beside: Sight, journal: Journal) -> bool:
+    if is_before(slot, there):
+        return discard(root, slot, (slot.before,), journal)
+    if not there.absent:
+        discard(root, slot, (slot.before,), journal)
+        return False
+    if beside.absent:
+        return False  # whoever took the one that was set aside away may want it gone; the journal has the bytes
+    try:
+        root.move(slot.beside, slot.path)
+    except FileExistsError:
+        discard(root, slot, (slot.before,), journal)
+        return False
+    return is_before(slot, see(root, slot.path))
+
+
+def _make_again(root: Root, slot: Slot, journal: Journal) -> bool:
+    """Stage the old file once more from the journal, where somebody took away the one that was set aside."""
+    data = journal.before(slot.number)
+    metadata = slot.metadata
+    if data is None or metadata is None:
+        return False
+    again = Slot(slot.number, "replace", slot.path, slot.beside, slot.before, slot.after, None, metadata.mode)
+    flush = Flush()
+    try:
+        write_beside(root, again, data, flush)
+        flush.wait()
+    finally:
+        flush.drop()
+    held = root.open_file(slot.beside)
+    try:
+        os.fchown(held, *metadata.owner)
+        for name, value in metadata.attributes.items():
+            os.setxattr(held, name, base64.b64decode(value))
+        os.fchmod(held, metadata.mode)
+    finally:
+        os.close(held)
+    return is_before(slot, see(root, slot.beside))
+
+
+def _take_away(root: Root, path: str, beside: str) -> None:
+    """Remove a directory that the patch made, if it is empty; a staged one that is still there proves it did not."""
+    with contextlib.suppress(Refusal, OSError):
+        if root.look(beside) is None:
+            root.remove_directory(path)

@@ -1,0 +1,182 @@
+"""The verbs of the helper: what it holds between them, and nothing about pipes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from codespace import limits
+from codespace.beneath import Root
+from codespace.errors import Refusal
+from helper.patch import finishing, installing, planning, settling, staging
+from helper.patch.journal import Journal
+from helper.patch.manifest import Manifest
+from helper.patch.planning import Bounds, Planned
+from helper.patch.policy import Policy
+from helper.patch.probe import check_renames
+from helper.patch.report import report
+
+
+@dataclass(slots=True)
+class Work:
+    """An operation with a journal. `identities` of what was staged are known to the helper that staged it only."""
+
+    journal: Journal
+    manifest: Manifest
+    identities: Mapping[int, tuple[int, int]] | None = None
+
+
+@dataclass(slots=True)
+class Session:
+    """One open root and the operations on it."""
+
+    root: Root
+    policy: Policy
+    bounds: Bounds
+    folder: str
+    plans: dict[str, Planned] = field(default_factory=dict)
+    works: dict[str, Work] = field(default_factory=dict)
+    renaming: set[int] = field(default_factory=set)
+    """Devices that are known to exchange names."""
+
+    @classmethod
+    def open(cls, request: Mapping[str, Any]) -> Session:
+        """Open the root that the first request names."""
+        os.umask(request["umask"])
+        root = Root.open(request["root"], allow_submounts=request["allow_submounts"], hidden=request["hidden"])
+        policy = Policy(root, request["protected"], git=request["git_protected"])
+        return cls(root, policy, Bounds(request["file_bytes"], request["patch_bytes"]), request["journal"])
+
+    def close(self) -> None:
+        """Give up every lock and the root; journals stay for whoever settles them."""
+        for work in self.works.values():
+            work.journal.close()
+        self.root.close()
+
+    def call(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Carry out one request.
+
+        Raises: Refusal.
+        """
+        verb = _VERBS.get(request["verb"])
+        if verb is None:
+            raise Refusal("INVALID_ARGUMENT", "The helper knows no such verb. Nothing was done.")
+        self.root.check_in_place()
+        return verb(self, request)
+
+    def _plan(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        operation, text = request["operation"], request["patch"]
+        if len(text) > self.bounds.patch_bytes or len(text.encode("utf-8", "surrogatepass")) > self.bounds.patch_bytes:
+            raise Refusal(
+                "LIMIT_REACHED",
+                f"The patch is over the limit of {self.bounds.patch_bytes:,} bytes. Nothing was written.",
+                details={"limit": "patch_bytes", "value": self.bounds.patch_bytes},
+            )
+        self.plans.pop(operation, None)
+        planned = planning.plan(self.root, self.policy, self.bounds, operation, text, request["expected_versions"])
+        while len(self.plans) >= limits.PLANS_HELD:
+            del self.plans[next(iter(self.plans))]
+        self.plans[operation] = planned
+        return {
+            "changes": planned.manifest.changes,
+            "diff": planned.diff,
+            "diff_truncated": planned.diff_truncated,
+            "after": _after(planned.manifest),
+        }
+
+    def _stage(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        operation = request["operation"]
+        planned = self.plans.pop(operation, None)
+        if planned is None:
+            raise Refusal(
+                "FILE_OPERATION_FAILED",
+                "The plan of this operation is no longer held. Nothing was written.",
+                next_step="Send the patch again.",
+                retryable=True,
+            )
+        check_renames(self.root, planned.manifest, self.renaming)
+        self.works[operation] = Work(*staging.stage(self.root, planned, self.folder))
+        return {}
+
+    def _install(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        work = self.works.get(request["operation"])
+        if work is None or work.identities is None:
+            raise Refusal(
+                "FILE_OPERATION_FAILED",
+                "The helper was replaced after staging, so nothing was installed.",
+                next_step="Send the patch again.",
+                retryable=True,
+            )
+        done = installing.install(self.root, work.manifest, work.identities, work.journal)
+        if done.refusal is not None:
+            work.journal.mark("restoring", done.slots)
+        return report(rescued=work.journal.rescued(), refusal=done.refusal)
+
+    def _restore(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        work = self._work(request["operation"])
+        if work is None:
+            return report()  # no journal: nothing was ever written
+        if work.journal.marked("finishing"):
+            raise Refusal("FILE_OPERATION_FAILED", "The patch was verified and finished, so it is not taken back.")
+        _, found = settling.take_back(self.root, work.manifest, work.journal)
+        return found
+
+    def _finish(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        operation = request["operation"]
+        self.plans.pop(operation, None)
+        work = self._work(operation)
+        if work is None:
+            return report()
+        left, rescued = finishing.finish(self.root, work.manifest, work.journal)
+        work.journal.close()
+        self.works.pop(operation, None)
+        return report(kept=left, rescued=rescued)
+
+    def _settle(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        operation = request["operation"]
+        self.plans.pop(operation, None)
+        journal = self.works[operation].journal if operation in self.works else Journal.load(self.folder, operation)
+        if journal is None:
+            return {"outcome": None}
+        work = self._loaded(operation, journal)
+        if work is None:
+            return {"outcome": "rejected", "report": report(), "after": {}}
+        outcome, found = settling.settle(self.root, work.manifest, work.journal)
+        after = {} if work.journal.marked("finishing") else _after(work.manifest)
+        return {"outcome": outcome, "report": found, "after": after}
+
+    def _work(self, operation: str) -> Work | None:
+        if operation in self.works:
+            return self.works[operation]
+        journal = Journal.load(self.folder, operation)
+        return None if journal is None else self._loaded(operation, journal)
+
+    def _loaded(self, operation: str, journal: Journal) -> Work | None:
+        if operation in self.works:
+            return self.works[operation]
+        try:
+            manifest = journal.manifest()
+        except BaseException:
+            journal.close()
+            raise
+        if manifest is None:
+            journal.purge()  # cut off before the manifest, so before anything was staged
+            return None
+        self.works[operation] = work = Work(journal, manifest)
+        return work
+
+
+def _after(manifest: Manifest) -> dict[str, str]:
+    return {slot.path: slot.after for slot in manifest.slots}
+
+
+_VERBS: Final[Mapping[str, Callable[[Session, Mapping[str, Any]], dict[str, Any]]]] = {
+    "plan": Session._plan,
+    "stage": Session._stage,
+    "install": Session._install,
+    "restore": Session._restore,
+    "finish": Session._finish,
+    "settle": Session._settle,
+}

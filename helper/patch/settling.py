@@ -1,0 +1,38 @@
+"""Settle: after a crash, decide from journal and hashes what became of an operation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from codespace.beneath import Root
+from helper.patch.journal import Journal
+from helper.patch.manifest import Manifest
+from helper.patch.report import report
+from helper.patch.restoring import is_applied, restore
+
+
+def settle(root: Root, manifest: Manifest, journal: Journal) -> tuple[str, dict[str, Any]]:
+    """Return the outcome and what was found; asking again gives the same answer.
+
+    `applied`: every path is as the patch leaves it, or was when throwing away began. Otherwise the
+    patch is taken back: `failed_rolled_back`, `failed_partial` where somebody else's work was in the
+    way, or `rejected` where no rename was ever tried.
+    """
+    outcome = journal.note("outcome")
+    if outcome is not None:
+        return outcome["outcome"], report(kept=outcome["kept"], rescued=journal.rescued())
+    if not journal.marked("restoring"):
+        if journal.marked("finishing"):
+            return "applied", report(rescued=journal.rescued())
+        if journal.marked("installing") and is_applied(root, manifest):
+            return "applied", report(rescued=journal.rescued())
+    return take_back(root, manifest, journal)
+
+
+def take_back(root: Root, manifest: Manifest, journal: Journal) -> tuple[str, dict[str, Any]]:
+    """Restore, and note the outcome in the journal."""
+    restored = restore(root, manifest, journal)
+    tried = journal.marked("installing")
+    word = "failed_partial" if restored.kept else "failed_rolled_back" if tried else "rejected"
+    journal.mark("outcome", {"outcome": word, "kept": restored.kept})
+    return word, report(kept=restored.kept, rescued=restored.rescued)

@@ -1,0 +1,86 @@
+"""What is at a path now, in the few words that a decision needs; and throwing away with a last look."""
+
+from __future__ import annotations
+
+import contextlib
+import stat
+from dataclasses import dataclass
+from typing import Final
+
+from codespace import limits
+from codespace.beneath import Root
+from codespace.contract import ABSENT
+from codespace.errors import Refusal
+from helper.patch.journal import Journal
+from helper.patch.manifest import Manifest, Slot
+
+OTHER: Final = "other"
+"""The version of what is no regular file, or cannot be reached or read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """The version of a path and, where a regular file is there, its permission bits, owner and identity."""
+
+    version: str
+    mode: int = 0
+    owner: tuple[int, int] = (-1, -1)
+    identity: tuple[int, int] = (-1, -1)
+
+    @property
+    def absent(self) -> bool:
+        return self.version == ABSENT
+
+
+def see(root: Root, path: str) -> Sight:
+    """Look at `path` and hash it. Never raises a Refusal: what cannot be read is OTHER."""
+    try:
+        version = root.version(path, limits.FILE_BYTES)
+        status = root.look(path)
+    except Refusal:
+        return Sight(OTHER)
+    if status is None:
+        return Sight(ABSENT)
+    if version == ABSENT or not stat.S_ISREG(status.st_mode):
+        return Sight(OTHER)
+    mode = stat.S_IMODE(status.st_mode)
+    return Sight(version, mode, (status.st_uid, status.st_gid), (status.st_dev, status.st_ino))
+
+
+def is_before(slot: Slot, sight: Sight) -> bool:
+    """Return whether `sight` is the file that the slot replaces or removes."""
+    if sight.version != slot.before or slot.metadata is None:
+        return False
+    return slot.before != slot.after or sight.mode == slot.metadata.mode  # a slot may change a mode alone
+
+
+def is_after(slot: Slot, sight: Sight) -> bool:
+    """Return whether `sight` is the file that the slot puts in place."""
+    if sight.version != slot.after or sight.absent:
+        return False
+    return slot.before != slot.after or slot.mode is None or sight.mode == slot.mode
+
+
+def discard(root: Root, slot: Slot, versions: tuple[str, ...], journal: Journal) -> bool:
+    """Throw away what lies beside, after a look: bytes that are none of `versions` are rescued first.
+
+    Returns: whether nothing is there any more. What is no regular file is never thrown away.
+    """
+    sight = see(root, slot.beside)
+    if sight.absent:
+        return True
+    if sight.version == OTHER:
+        return False
+    if sight.version not in versions:
+        data, _ = root.read(slot.beside, limits.FILE_BYTES)
+        journal.rescue(slot.number, data)
+    root.remove(slot.beside)
+    return True
+
+
+def sync_parents(root: Root, manifest: Manifest) -> None:
+    """Flush every directory that the patch renames in, so that what it did stays done without power."""
+    paths = [*(slot.path for slot in manifest.slots), *(directory.path for directory in manifest.directories)]
+    for directory in sorted({path.rpartition("/")[0] or "." for path in paths}):
+        with contextlib.suppress(Refusal):  # gone or swapped meanwhile: verify and restore see what that means
+            root.sync_directory(directory)

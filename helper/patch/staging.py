@@ -1,0 +1,160 @@
+"""Stage: journal first, then the new bytes beside their targets, all flushed before the first rename."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from codespace.beneath import Root, metadata
+from codespace.errors import Refusal
+from helper.patch.flush import Flush, write_all
+from helper.patch.journal import Journal
+from helper.patch.manifest import Manifest, Metadata, Slot
+from helper.patch.planning import Planned
+from helper.patch.sight import discard
+
+_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE: Final = 0o666  # less the umask, which the helper takes over from the daemon
+_NEW_DIRECTORY: Final = 0o777
+_COPIED_FILE: Final = 0o600  # until the metadata of the file it replaces is on it
+
+
+def stage(root: Root, planned: Planned, folder: str) -> tuple[Journal, Manifest, dict[int, tuple[int, int]]]:
+    """Write journal and staged files.
+
+    Returns: the open journal, the manifest with the metadata of the old files, and the identity of each
+        staged file, by which install knows that what it put in place is what was staged.
+    Raises: Refusal; nothing is left below the root and no journal either.
+    """
+    manifest = _with_metadata(root, planned.manifest)
+    journal = Journal.create(folder, manifest.operation)
+    try:
+        with _refusing():
+            journal.write_manifest(manifest)
+            _keep_before(journal, planned.before)
+            identities = _write_staged(root, manifest, planned.after)
+    except BaseException:
+        sweep(root, manifest, journal)
+        journal.purge()
+        raise
+    return journal, manifest, identities
+
+
+def sweep(root: Root, manifest: Manifest, journal: Journal) -> None:
+    """Remove what was staged and never installed; bytes that are not ours are rescued first."""
+    for slot in manifest.slots:
+        with contextlib.suppress(Refusal, OSError):
+            if slot.action != "remove":
+                discard(root, slot, (slot.after,), journal)
+    for directory in reversed(manifest.directories):
+        with contextlib.suppress(Refusal, OSError):
+            root.remove_directory(directory.beside)
+
+
+def write_beside(root: Root, slot: Slot, data: bytes, flush: Flush) -> tuple[int, int]:
+    """Make the file of a slot under its staged name and return its identity; `flush` makes it last."""
+    with root.parent(slot.beside) as (directory, name):
+        mode = _NEW_FILE if slot.source is None and slot.mode is None else _COPIED_FILE
+        descriptor = os.open(name, _FLAGS, mode, dir_fd=directory)
+        try:
+            write_all(descriptor, data)
+            _dress(root, slot, descriptor)
+            status = os.fstat(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+    flush.add(descriptor)
+    return status.st_dev, status.st_ino
+
+
+def _dress(root: Root, slot: Slot, descriptor: int) -> None:
+    if slot.source is not None:
+        source = root.hold(slot.source)
+        try:
+            metadata.copy(source, descriptor)
+        finally:
+            os.close(source)
+    if slot.mode is not None and stat.S_IMODE(os.fstat(descriptor).st_mode) != slot.mode:
+        os.fchmod(descriptor, slot.mode)
+
+
+def _write_staged(root: Root, manifest: Manifest, after: Mapping[int, bytes]) -> dict[int, tuple[int, int]]:
+    identities: dict[int, tuple[int, int]] = {}
+    flush = Flush()
+    try:
+        for directory in manifest.directories:
+            with root.parent(directory.beside) as (above, name):
+                os.mkdir(name, _NEW_DIRECTORY, dir_fd=above)
+        for slot in manifest.slots:
+            if slot.action != "remove":
+                identities[slot.number] = write_beside(root, slot, after[slot.number], flush)
+        flush.wait()
+    finally:
+        flush.drop()
+    return identities
+
+
+def _keep_before(journal: Journal, before: Mapping[int, bytes]) -> None:
+    """Keep the old bytes without waiting for the disk: until finish, which waits, the files themselves have them."""
+    flush = Flush()
+    try:
+        for number, data in before.items():
+            journal.keep_before(number, data, flush)
+        flush.start()
+    finally:
+        flush.drop()
+
+
+def _with_metadata(root: Root, manifest: Manifest) -> Manifest:
+    slots = tuple(
+        slot if slot.action == "create" else slot.with_metadata(_metadata(root, slot)) for slot in manifest.slots
+    )
+    return Manifest(manifest.operation, manifest.root, manifest.identity, manifest.directories, slots, manifest.changes)
+
+
+def _metadata(root: Root, slot: Slot) -> Metadata:
+    try:
+        held = root.hold(slot.path)
+    except Refusal as refused:
+        raise changed(slot, "absent") from refused
+    try:
+        status = os.fstat(held)
+        if not stat.S_ISREG(status.st_mode):
+            raise changed(slot, "other")
+        return Metadata(stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid), _attributes(held))
+    finally:
+        os.close(held)
+
+
+def _attributes(held: int) -> dict[str, str]:
+    path = f"/proc/self/fd/{held}"
+    try:
+        return {name: base64.b64encode(os.getxattr(path, name)).decode() for name in os.listxattr(path)}
+    except OSError:
+        return {}  # staging copies them itself and refuses where it cannot; this is the record only
+
+
+def changed(slot: Slot, actual: str, left: str = "Nothing was written.") -> Refusal:
+    """Return the refusal for a path that is no longer what the plan saw."""
+    return Refusal(
+        "VERSION_CONFLICT",
+        f"{slot.path} is at {actual}, the patch was made for {slot.before}. {left}",
+        details={"path": slot.path, "expected": slot.before, "actual": actual},
+    )
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or "unknown"
+        raise Refusal(
+            "FILE_OPERATION_FAILED",
+            f"The new contents could not be staged: {reason}. Nothing was written.",
+            details={"errno": error.errno},
+        ) from error
