@@ -1,0 +1,395 @@
+"""The monitor program itself, driven over its sockets: whatever a tree does, none of it is left."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from codespace.testing import processes
+from helper import monitor as program
+
+DEADLINE_SECONDS = 20.0
+# Nothing here takes a second; a hang must fail and not stall the run.
+READY = "open(1, 'w', closefd=False).write('ready\\n')"
+# Said by the last process of a tree: then the whole tree is there.
+
+TREES = {
+    "a lone process": f"{READY}; import time; time.sleep(600)",
+    "one that ignores SIGTERM": f"import signal, time; signal.signal(15, 1); {READY}; time.sleep(600)",
+    "a double fork": f"""
+import os, time
+if os.fork() == 0:
+    if os.fork() == 0:
+        {READY}
+        time.sleep(600)
+    os._exit(0)
+time.sleep(600)""",
+    "a daemon with its own session": f"""
+import os, signal, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        {READY}
+        time.sleep(600)
+    os._exit(0)
+time.sleep(600)""",
+    "a stopped child": f"""
+import os, signal, time
+child = os.fork()
+if child == 0:
+    time.sleep(600)
+os.kill(child, signal.SIGSTOP)
+os.waitpid(child, os.WUNTRACED)
+{READY}
+time.sleep(600)""",
+    "a parent that replaces its children": f"""
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for _ in range(8):
+    if os.fork() == 0:
+        time.sleep(600)
+{READY}
+while True:
+    os.wait()
+    if os.fork() == 0:
+        time.sleep(600)""",
+    "a bomb of 256 that all ignore SIGTERM": f"""
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+reading, writing = os.pipe()
+for _ in range(8):
+    os.fork()
+os.write(writing, b'.')
+if os.getpgrp() == os.getpid():
+    for _ in range(256):
+        os.read(reading, 1)
+    {READY}
+time.sleep(600)""",
+    "a chain that forks and ends for ever": f"""
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork():
+    time.sleep(600)
+{READY}
+while True:
+    if os.fork():
+        os._exit(0)""",
+    "a chain that changes session each time": f"""
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork():
+    time.sleep(600)
+{READY}
+while True:
+    if os.fork():
+        os._exit(0)
+    os.setsid()""",
+}
+
+
+class Line:
+    """The test's end of one monitor."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self.control = control
+        control.settimeout(DEADLINE_SECONDS)
+        self._lines = control.makefile("rb")
+
+    def event(self) -> dict[str, Any] | None:
+        line = self._lines.readline()
+        return json.loads(line) if line else None
+
+    def expect(self, name: str) -> dict[str, Any]:
+        event = self.event()
+        assert event is not None, f"the monitor ended before it said {name}"
+        assert event["event"] == name, event
+        return event
+
+    def terminate(self, grace: float) -> None:
+        self.control.sendall(json.dumps({"verb": "terminate", "grace": grace}).encode() + b"\n")
+
+    def close(self) -> None:
+        self._lines.close()
+        self.control.close()
+
+
+class Keeper:
+    """A real keeper and what was asked of it."""
+
+    def __init__(self) -> None:
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-I", "-S", program.__file__],
+                stdin=theirs,
+                stdout=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
+            )
+        self.lines: list[Line] = []
+
+    def monitor(self) -> Line:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self.control, [b"monitor"], [theirs.fileno()])
+        self.lines.append(Line(ours))
+        return self.lines[-1]
+
+    def ask(self, *argv: str, folder: Path = Path("/"), env: Mapping[str, str] | None = None) -> tuple[Line, int]:
+        """Ask for a command; returns its line and the reading end of its output."""
+        line = self.monitor()
+        reading, writing = os.pipe()
+        null = os.open(os.devnull, os.O_RDONLY)
+        directory = os.open(folder, os.O_PATH)
+        order = {"program": argv[0], "argv": argv, "env": dict(env or {}), "umask": 0o027}
+        try:
+            data = json.dumps(order).encode() + b"\n"
+            sent = socket.send_fds(line.control, [data], [null, writing, writing, directory])
+            line.control.sendall(data[sent:])
+        finally:
+            for descriptor in (null, writing, directory):
+                os.close(descriptor)
+        return line, reading
+
+    def close(self) -> None:
+        for line in self.lines:
+            line.close()
+        self.control.close()
+        assert self.process.wait(DEADLINE_SECONDS) in (0, -signal.SIGKILL)
+
+
+@pytest.fixture
+def keeper() -> Iterator[Keeper]:
+    keeper = Keeper()
+    try:
+        yield keeper
+    finally:
+        keeper.close()
+
+
+@contextmanager
+def grown(keeper: Keeper, tree: str) -> Iterator[tuple[Line, frozenset[int]]]:
+    """A whole tree: its line, and the pids of keeper, monitor and everything below."""
+    line, output = keeper.ask(sys.executable, "-I", "-S", "-c", tree)
+    try:
+        line.expect("started")
+        assert os.read(output, 64) == b"ready\n"
+        yield line, processes.descendants(keeper.process.pid)
+    finally:
+        os.close(output)
+
+
+def read_all(descriptor: int) -> bytes:
+    with open(descriptor, "rb") as file:
+        return file.read()
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_terminate_leaves_nothing_of(keeper: Keeper, name: str) -> None:
+    with grown(keeper, TREES[name]) as (line, pids):
+        line.terminate(0.05)
+        names = []
+        while event := line.event():
+            names.append(event["event"])
+    assert names == ["exited", "gone"]
+    assert not processes.still_alive_after(pids, 0.5)
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_a_cut_lifeline_leaves_nothing_of(keeper: Keeper, name: str) -> None:
+    with grown(keeper, TREES[name]) as (line, pids):
+        line.close()
+        assert not processes.still_alive_after(pids, DEADLINE_SECONDS)
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_a_killed_monitor_leaves_nothing_of(keeper: Keeper, name: str) -> None:
+    with grown(keeper, TREES[name]) as (line, pids):
+        (owner,) = processes.children(keeper.process.pid)
+        os.kill(owner, signal.SIGKILL)
+        assert line.event() is None
+        assert not processes.still_alive_after(pids, DEADLINE_SECONDS)
+    line, output = keeper.ask("/bin/true")
+    os.close(output)
+    line.expect("started")
+
+
+def test_the_end_of_the_main_command_ends_what_it_left_in_the_background(keeper: Keeper) -> None:
+    line, output = keeper.ask("/bin/sh", "-c", "setsid sleep 600 & echo $!; exit 3")
+    line.expect("started")
+    left = int(read_all(output))
+    assert line.expect("exited")["code"] == 3
+    line.expect("gone")
+    assert not processes.is_alive(left)
+    assert line.event() is None
+
+
+def test_a_polite_tree_ends_within_its_grace_and_in_its_own_way(keeper: Keeper) -> None:
+    polite = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(7)); " + READY + "; time.sleep(600)"
+    with grown(keeper, polite) as (line, _):
+        line.terminate(DEADLINE_SECONDS)
+        assert line.expect("exited")["code"] == 7
+        line.expect("gone")
+
+
+def test_a_child_may_use_the_grace_when_the_main_command_ended_first(keeper: Keeper) -> None:
+    tree = """
+import os, signal, sys, time
+go, say = os.pipe()
+def leave(*_):
+    os.read(go, 1)  # until the parent is gone
+    os.write(1, b'tidied\\n')
+    os._exit(0)
+if os.fork() == 0:
+    os.close(say)
+    signal.signal(15, leave)
+    os.write(1, b'ready\\n')
+    while True:
+        time.sleep(600)
+time.sleep(600)
+"""
+    line, output = keeper.ask(sys.executable, "-I", "-S", "-c", tree)
+    line.expect("started")
+    assert os.read(output, 64) == b"ready\n"
+    line.terminate(DEADLINE_SECONDS)
+    assert line.expect("exited")["code"] == -signal.SIGTERM
+    line.expect("gone")
+    assert read_all(output) == b"tidied\n"
+
+
+def test_a_stopped_tree_hears_a_polite_end(keeper: Keeper) -> None:
+    with grown(keeper, TREES["a stopped child"]) as (line, _):
+        line.terminate(DEADLINE_SECONDS)  # without SIGCONT this would last as long as the grace
+        assert line.expect("exited")["code"] == -signal.SIGTERM
+        line.expect("gone")
+
+
+def test_a_later_terminate_may_shorten_the_grace_but_not_lengthen_it(keeper: Keeper) -> None:
+    with grown(keeper, TREES["one that ignores SIGTERM"]) as (line, _):
+        line.terminate(600.0)
+        line.terminate(0.0)
+        line.terminate(600.0)
+        assert line.expect("exited")["code"] == -signal.SIGKILL
+
+
+def test_the_command_gets_default_signals_three_descriptors_and_the_asked_umask(keeper: Keeper) -> None:
+    probe = """
+import os
+status = dict(line.split(':', 1) for line in open('/proc/self/status'))
+open_ones = []
+for number in range(4096):
+    try:
+        os.fstat(number)
+    except OSError:
+        continue
+    open_ones.append(number)
+print(int(status['SigBlk'], 16), open_ones, status['Umask'].strip(), os.getcwd())
+print(os.getsid(0) == os.getpid(), sorted(os.environ))
+"""
+    line, output = keeper.ask(
+        sys.executable, "-I", "-S", "-c", probe, folder=Path("/usr"), env={"ONLY": "this", "LC_ALL": "C.UTF-8"}
+    )
+    line.expect("started")
+    assert read_all(output).decode().splitlines() == ["0 [0, 1, 2] 0027 /usr", "True ['LC_ALL', 'ONLY']"]
+    line, output = keeper.ask("/bin/cat", "/proc/self/status")
+    line.expect("started")
+    assert "SigIgn:\t0000000000000000" in read_all(output).decode()
+
+
+def test_bytes_that_are_not_utf8_arrive_as_they_were(keeper: Keeper) -> None:
+    line, output = keeper.ask("/usr/bin/printf", "%s", os.fsdecode(b"\xff\n\x80 'x'"))
+    line.expect("started")
+    assert read_all(output) == b"\xff\n\x80 'x'"
+
+
+@pytest.mark.parametrize(
+    ("argv", "number"),
+    [(("/nonesuch",), errno.ENOENT), (("/etc",), errno.EACCES), (("/bin/true", "x" * 300_000), errno.E2BIG)],
+)
+def test_a_failed_start_tells_its_errno_and_ends(keeper: Keeper, argv: tuple[str, ...], number: int) -> None:
+    line, output = keeper.ask(*argv)
+    assert line.expect("failed") == {"event": "failed", "stage": "program", "errno": number}
+    assert line.event() is None
+    assert read_all(output) == b""
+
+
+def test_a_directory_that_is_none_is_told_apart_from_the_program(keeper: Keeper) -> None:
+    line, output = keeper.ask("/bin/true", folder=Path("/etc/passwd"))
+    assert line.expect("failed") == {"event": "failed", "stage": "directory", "errno": errno.ENOTDIR}
+    os.close(output)
+
+
+def test_use_of_the_whole_tree_is_added_up(keeper: Keeper) -> None:
+    line, output = keeper.ask("/bin/sh", "-c", "head -c 60000000 /dev/zero | sha256sum")
+    line.expect("started")
+    read_all(output)
+    usage = line.expect("exited")["usage"]
+    assert usage["cpu_seconds"] > 0.01
+    assert usage["memory_bytes"] > 500_000
+
+
+def test_orphans_are_reaped_while_the_command_still_runs(keeper: Keeper) -> None:
+    tree = f"""
+import os, time
+for _ in range(20):
+    if os.fork() == 0:
+        if os.fork() == 0:
+            os._exit(0)
+        os._exit(0)
+    os.wait()
+owner = os.getppid()
+while open(f'/proc/{{owner}}/task/{{owner}}/children').read().split() != [str(os.getpid())]:
+    os.sched_yield()  # zombies are children too
+{READY}
+time.sleep(600)
+"""
+    with grown(keeper, tree) as (line, _):
+        line.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_for_the_daemon_s_group_does_not_end_the_owners_of_trees(keeper: Keeper, number: int) -> None:
+    with grown(keeper, TREES["a lone process"]) as (line, _):
+        (owner,) = processes.children(keeper.process.pid)
+        for pid in (keeper.process.pid, owner):
+            os.kill(pid, number)
+        line.terminate(DEADLINE_SECONDS)
+        line.expect("exited")
+        line.expect("gone")
+
+
+def test_the_end_of_the_daemon_ends_every_tree_and_the_keeper() -> None:
+    keeper = Keeper()
+    with grown(keeper, TREES["one that ignores SIGTERM"]), grown(keeper, TREES["a double fork"]) as (_, pids):
+        keeper.close()
+        assert not processes.still_alive_after(pids, DEADLINE_SECONDS)
+
+
+def test_a_closed_line_without_a_request_ends_its_monitor(keeper: Keeper) -> None:
+    keeper.monitor().close()
+    line, output = keeper.ask("/bin/true")
+    line.expect("started")
+    line.expect("exited")
+    line.expect("gone")
+    assert read_all(output) == b""
+
+
+def test_the_slow_way_to_list_children_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen(["/bin/sleep", "600"]) as child:
+        quick = program.descendants([os.getpid()])
+        monkeypatch.setattr(program, "LISTS_CHILDREN", False)
+        assert set(program.descendants([os.getpid()])) == set(quick) >= {child.pid}
+        child.kill()
