@@ -288,8 +288,8 @@ class Runner(Protocol):
     async def install(self, workspace: Workspace, operation_id: str) -> PatchReport: ...
     async def verify(self, workspace: Workspace, operation_id: str) -> PatchReport: ...
     async def restore(self, workspace: Workspace, operation_id: str) -> PatchReport: ...
-    async def finish(self, workspace: Workspace, operation_id: str) -> None:
-        """Throw away what was set aside; also ends a plan that is not wanted (check_only, a hold)."""
+    async def finish(self, workspace: Workspace, operation_id: str) -> PatchReport:
+        """Look again at what was set aside and throw it away; also ends a plan that is not wanted."""
 
     async def settle(self, workspace: Workspace, operation_id: str) -> tuple[str, PatchReport] | None:
         """After a crash: (`applied` | `failed_rolled_back` | `failed_partial` | `rejected`, report) from journal and hashes."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +25,7 @@ from codespace.gateway import policy
 from codespace.gateway.holds import Hold
 from codespace.gateway.ledger import KeyTaken, Ledger, Operation
 from codespace.gateway.occupancy import Lease, Occupancy, Occupant
+from codespace.gateway.polls import Polls
 from codespace.gateway.request import Request, require_same
 from codespace.gateway.ticket import Ticket
 from codespace.gateway.view import chunk_view, process_view
@@ -63,6 +64,7 @@ class Execution:
         nursery: trio.Nursery,
         wall_clock: Callable[[], float],
         instance_id: str,
+        polls: Polls,
         retention_seconds: float = limits.RETENTION_SECONDS,
     ) -> None:
         self._runner = runner
@@ -71,6 +73,7 @@ class Execution:
         self._nursery = nursery
         self._wall_clock = wall_clock
         self._instance_id = instance_id
+        self._polls = polls
         self._retention_seconds = retention_seconds
         self._runs: dict[str, _Run] = {}
 
@@ -159,19 +162,22 @@ class Execution:
 
         Cancel: nothing is consumed.
         """
-        self._run(process_id)
+        run = self._run(process_id)
 
         async def output_is_there() -> None:
             await self._runner.wait_output(process_id, cursor=cursor, stream=stream)
 
-        await _wait(caller, wait_seconds, output_is_there)
+        await self._wait(caller, wait_seconds, output_is_there)
         chunk = await self._runner.output(
             process_id, cursor=cursor, stream=stream, limit_bytes=limit_bytes, encoding=encoding
         )
+        await self._let_it_be_recorded(run, chunk.state)
         return chunk_view(chunk, stream)
 
-    def status(self, process_id: str) -> dict[str, Any]:
-        return self._describe(self._run(process_id))
+    async def status(self, process_id: str) -> dict[str, Any]:
+        run = self._run(process_id)
+        await self._let_it_be_recorded(run, self._runner.process(process_id))
+        return self._describe(run)
 
     def listed(self, workspace_id: str | None) -> list[dict[str, Any]]:
         """Return live and retained processes, oldest first."""
@@ -192,8 +198,15 @@ class Execution:
     async def terminate(self, process_id: str, grace_seconds: float) -> dict[str, Any]:
         """End the whole tree and return the final state. Cancel: the tree still ends."""
         run = self._run(process_id)
-        await self._runner.terminate(process_id, grace_seconds)
+        state = await self._runner.terminate(process_id, grace_seconds)
+        await self._let_it_be_recorded(run, state)
         return self._describe(run)
+
+    async def _let_it_be_recorded(self, run: _Run, state: ProcessState) -> None:
+        """Tell of an end only once it is recorded and the root is free for the caller's next request."""
+        if state.state == "exited":
+            with trio.move_on_after(limits.RECORD_SECONDS):
+                await run.recorded.wait()
 
     # --- the life of a process ---
 
@@ -260,10 +273,7 @@ class Execution:
     async def _result(self, run: _Run, *, replayed: bool) -> dict[str, Any]:
         assert run.spawned is not None  # its ticket succeeded
 
-        async def exited() -> None:
-            await self._runner.wait_exit(run.process_id)
-
-        await _wait(run.request.caller, run.request.arguments["wait_seconds"], exited)
+        await self._wait(run.request.caller, run.request.arguments["wait_seconds"], run.recorded.wait)
         chunk = await self._runner.output(
             run.process_id, cursor=0, stream="combined", limit_bytes=limits.OUTPUT_CHUNK_BYTES, encoding="text"
         )
@@ -293,6 +303,17 @@ class Execution:
                 process_id=process_id,
             )
         return run
+
+    async def _wait(self, caller: Caller, wait_seconds: float, condition: Callable[[], Awaitable[None]]) -> None:
+        """Wait for a condition, at most `wait_seconds`, telling the client now and then that it goes on."""
+        begun = trio.current_time()
+        with self._polls.wait(wait_seconds):
+            while True:
+                with trio.move_on_after(limits.PROGRESS_INTERVAL_SECONDS):
+                    await condition()
+                    return
+                if caller.progress is not None:
+                    await caller.progress(trio.current_time() - begun, "still running")
 
     # --- decisions before the start ---
 
@@ -339,20 +360,6 @@ class Execution:
             process_id=run.process_id,
             approval_id=run.hold.id if run.hold else None,
         )
-
-
-async def _wait(caller: Caller, wait_seconds: float, condition: Callable[[], Any]) -> None:
-    """Wait for a condition, at most `wait_seconds`, telling the client now and then that it goes on."""
-    if wait_seconds <= 0:
-        return
-    begun = trio.current_time()
-    with trio.move_on_after(wait_seconds):
-        while True:
-            with trio.move_on_after(limits.PROGRESS_INTERVAL_SECONDS):
-                await condition()
-                return
-            if caller.progress is not None:
-                await caller.progress(trio.current_time() - begun, "still running")
 
 
 def _spawn_request(run: _Run) -> SpawnRequest:

@@ -266,7 +266,7 @@ class Gate:
         )
 
     async def process_status(self, caller: Caller, *, process_id: str) -> dict[str, Any]:
-        return self._execution.status(process_id)
+        return await self._execution.status(process_id)
 
     async def list_processes(self, caller: Caller, *, workspace_id: str | None) -> dict[str, Any]:
         if workspace_id is not None:

@@ -22,6 +22,7 @@ from codespace.drive import Motion, Stale
 from codespace.errors import Refusal
 from codespace.gateway.audit import Audit
 from codespace.gateway.ledger import Ledger, Operation
+from codespace.gateway.polls import Polls
 from codespace.gateway.request import Request
 from codespace.gateway.store import Store
 from codespace.gateway.ticket import Ticket
@@ -71,6 +72,7 @@ class Holds:
         nursery: trio.Nursery,
         wall_clock: Callable[[], float],
         instance_id: str,
+        polls: Polls,
         expiry_seconds: float,
     ) -> None:
         self._store = store
@@ -79,6 +81,7 @@ class Holds:
         self._nursery = nursery
         self._wall_clock = wall_clock
         self._instance_id = instance_id
+        self._polls = polls
         self._expiry_seconds = expiry_seconds
         self._running: dict[str, Ticket] = {}
         self._decided: dict[str, trio.Event] = {}
@@ -118,7 +121,7 @@ class Holds:
             return hold
         decided = self._decided.setdefault(approval_id, trio.Event())
         patience = min(wait_seconds, max(hold.expires_at - self._wall_clock(), 0.0) + 0.001)
-        with trio.move_on_after(patience):
+        with self._polls.wait(patience):
             await decided.wait()
         return await self.get(approval_id)
 

@@ -189,13 +189,9 @@ class Patching:
         except Refusal as refusal:
             await self._finish(job.workspace, job.operation_id)
             raise await self._end(motion, "refused", refusal, ()) from None
-        await self._install(job, motion, plan)
-        return {
-            "status": motion.state,
-            "operation_id": job.operation_id,
-            "replayed": False,
-            **plan_view(plan),
-        }
+        rescued = await self._install(job, motion, plan)
+        result = {"status": motion.state, "operation_id": job.operation_id, "replayed": False, **plan_view(plan)}
+        return result | {"rescued": list(rescued)} if rescued else result
 
     async def _prepare(self, job: _Job, motion: Motion) -> PatchPlan:
         """Plan and stage: everything before the first rename."""
@@ -214,8 +210,11 @@ class Patching:
             raise Refusal("TIMEOUT", "The caller went away before the first rename; nothing was written.")
         return plan
 
-    async def _install(self, job: _Job, motion: Motion, plan: PatchPlan) -> None:
-        """Rename, read back, and claim `applied`, or put everything back and raise."""
+    async def _install(self, job: _Job, motion: Motion, plan: PatchPlan) -> tuple[str, ...]:
+        """Rename, read back, and claim `applied`, or put everything back and raise.
+
+        Returns: journal files with bytes that a third party put in the way and that were kept.
+        """
         changes = [known(change) for change in plan.changes]
         try:
             report = await self._runner.install(job.workspace, job.operation_id)
@@ -228,7 +227,7 @@ class Patching:
             if not report.clean:
                 await self._restore(job, motion, report, changes)
             await motion.move("verified")
-        await self._finish(job.workspace, job.operation_id)
+        return await self._finish(job.workspace, job.operation_id)
 
     async def _restore(self, job: _Job, motion: Motion, cause: PatchReport, changes: list[dict[str, Any]]) -> NoReturn:
         await motion.move("failed", details={"cause": (cause.refusal or {}).get("code", "VERIFY")})
@@ -277,15 +276,18 @@ class Patching:
         await motion.move(event, changes={"outcome": refusal.body()}, details={"code": refusal.code})
         return refusal
 
-    async def _finish(self, workspace: Workspace, operation_id: str) -> None:
-        """Let the runner throw away what was set aside; a failure leaves it to recovery's sweep."""
-        # Protects the clean-up from the caller's cancellation; what is left when time runs out is
-        # swept when the root's lock is next taken.
+    async def _finish(self, workspace: Workspace, operation_id: str) -> tuple[str, ...]:
+        """Let the runner throw away what was set aside; return what it rescued from there.
+
+        A failure changes nothing that was claimed: what is left is swept by recovery.
+        """
+        # Protects the clean-up from the caller's cancellation; bounded by the verb's own deadline too.
         with trio.move_on_after(limits.TIDY_SECONDS, shield=True):
             try:
-                await self._runner.finish(workspace, operation_id)
+                return (await self._runner.finish(workspace, operation_id)).rescued
             except Refusal as refusal:
                 log.warning("could not tidy up after a patch", operation_id=operation_id, code=refusal.code)
+        return ()
 
     def _operation(self, job: _Job) -> Operation:
         return Operation(

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from sqlite_utils import Database
 
+from codespace import limits
 from codespace.gateway.database import MEMORY, connect_raw, prepare, refusal
 from codespace.gateway.lane import Call, Lane
 
@@ -101,7 +102,12 @@ class Store:
         """
 
         def work(call: Call) -> bool:
-            busy, _, _ = self._writer.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            db = self._writer.db
+            db.execute("PRAGMA busy_timeout = 0")  # a reader must not hold up the writes in line
+            try:
+                busy, _, _ = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            finally:
+                db.execute(f"PRAGMA busy_timeout = {int(limits.STORE_BUSY_SECONDS * 1000)}")
             return bool(busy == 0)
 
         return await _run(self._writer, work, "Deleted bytes may still be in the database's log.")

@@ -1,0 +1,165 @@
+"""Wires the rooms of one daemon together and keeps the order of its start and its stop.
+
+Start: store, instance, runner, recovery, doors. Stop, under one hard deadline: no new work, doors
+closed, processes ended, patches finished or left to their journal, store closed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+from typing import Any
+
+import structlog
+import trio
+
+from codespace import limits
+from codespace.contract import Runner, Tools
+from codespace.gateway import audit
+from codespace.gateway.admission import Admission
+from codespace.gateway.audit import Audit
+from codespace.gateway.execution import Execution
+from codespace.gateway.gate import Gate
+from codespace.gateway.holds import Holds
+from codespace.gateway.instances import Instances
+from codespace.gateway.ledger import Ledger
+from codespace.gateway.neighbours import Neighbours
+from codespace.gateway.occupancy import Occupancy
+from codespace.gateway.patching import Patching
+from codespace.gateway.polls import Polls
+from codespace.gateway.recovery import Recovery
+from codespace.gateway.registry import Registry
+from codespace.gateway.request import Fingerprints
+from codespace.gateway.store import Store
+from codespace.protocol.tools import offered
+from codespace.runner.inprocess import open_runner
+from codespace.settings import Settings
+
+log = structlog.get_logger("codespace.daemon")
+
+PROTOCOL_VERSIONS = ("2025-11-25", "2026-07-28")
+
+
+class Daemon:
+    """A running daemon, as its doors see it.
+
+    Attributes:
+        exposed: Groups of tools to offer.
+        transports: Doors that are open; workspace_info tells them.
+        stopping: Set when the stop begins: doors close.
+    """
+
+    def __init__(self, settings: Settings, gate: Gate, polls: Polls, transports: list[str]) -> None:
+        self.settings = settings
+        self.tools: Tools = gate
+        self.exposed = _exposed(settings)
+        self.transports = transports
+        self.stopping = trio.Event()
+        self._gate = gate
+        self._polls = polls
+
+    def begin_stop(self) -> None:
+        """Refuse new work, and answer those who wait with what is known. Does nothing the second time."""
+        self.stopping.set()
+        self._gate.close()
+        self._polls.end()
+
+
+@asynccontextmanager
+async def open_daemon(settings: Settings, *, wall_clock: Callable[[], float] = time.time) -> AsyncIterator[Daemon]:
+    """Run a daemon without doors until the block ends.
+
+    Raises: Refusal STORE_UNAVAILABLE where database or state dir cannot be used.
+    Cancel: the stop is as ordered as a normal one, within limits.STOP_SECONDS.
+    """
+    store = await trio.to_thread.run_sync(Store.open, settings.database)
+    try:
+        roots = [workspace.root for workspace in settings.workspaces.values()]
+        instances = Instances(store, wall_clock, settings.state_dir, roots)
+        await instances.register()
+        try:
+            async with (
+                open_runner(
+                    state_dir=settings.state_dir,
+                    rg_path=settings.rg_path,
+                    bwrap_path=settings.bwrap_path,
+                    retention_seconds=settings.retention_seconds,
+                    wall_clock=wall_clock,
+                ) as runner,
+                _open_gateway(settings, store, instances, runner, wall_clock) as daemon,
+            ):
+                yield daemon
+        finally:
+            instances.close()
+    finally:
+        # Protects what is in line for the database; Store.close bounds itself.
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.STOP_SECONDS):
+            await trio.to_thread.run_sync(store.close)
+
+
+@asynccontextmanager
+async def _open_gateway(
+    settings: Settings, store: Store, instances: Instances, runner: Runner, wall_clock: Callable[[], float]
+) -> AsyncIterator[Daemon]:
+    own = instances.own.id
+    chain = Audit(wall_clock, own)
+    ledger = Ledger(store, wall_clock, own, chain)
+    registry = Registry(settings.workspaces)
+    polls = Polls()
+    with closing(Occupancy(Neighbours(ledger, own).occupant)) as occupancy:
+        async with trio.open_nursery() as drivers:
+            holds = Holds(store, ledger, chain, drivers, wall_clock, own, polls, settings.approval_expiry_seconds)
+            patching = Patching(runner, ledger, occupancy, drivers, wall_clock, own)
+            execution = Execution(
+                runner, ledger, occupancy, drivers, wall_clock, own, polls, settings.retention_seconds
+            )
+            admission = Admission(
+                registry,
+                ledger,
+                holds,
+                Fingerprints(store.secret("fingerprint")),
+                {"apply_patch": patching, "exec_command": execution},
+            )
+            transports: list[str] = []
+            facts = _server_facts(_exposed(settings), transports)
+            gate = Gate(registry, runner, ledger, holds, patching, execution, admission, facts)
+            daemon = Daemon(settings, gate, polls, transports)
+            await Recovery(instances, ledger, holds, occupancy, runner, registry, wall_clock).run()
+            await _note(store, ledger, own, "started")
+            try:
+                yield daemon
+            finally:
+                daemon.begin_stop()
+                # Protects the order of the stop: processes end and are recorded, patches finish. What is
+                # left at the deadline is cut off: the runner ends trees, journals settle patches.
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.STOP_SECONDS):
+                    await execution.end_all(limits.STOP_GRACE_SECONDS)
+                    await patching.wait_idle()
+                    await _note(store, ledger, own, "stopped")
+                    await instances.end(own)
+                drivers.cancel_scope.cancel()
+
+
+async def _note(store: Store, ledger: Ledger, instance_id: str, event: str) -> None:
+    """Put a start or stop into the chain and its head into the log, so that a cut tail can be found."""
+    await ledger.note("daemon", instance_id, event, f"The daemon {event}.")
+    head = await store.read(audit.head)
+    log.info(f"daemon {event}", instance=instance_id, audit_seq=head.seq, audit_head=head.hash)
+
+
+def _exposed(settings: Settings) -> tuple[str, ...]:
+    """Return the groups of tools to offer: approvals only where a workspace holds, or by the operator's word."""
+    holds = any(workspace.approvals != "off" for workspace in settings.workspaces.values())
+    groups = ["files", "exec"]
+    if holds or "approvals" in settings.tools:
+        groups.append("approvals")
+    return tuple(groups)
+
+
+def _server_facts(exposed: tuple[str, ...], transports: list[str]) -> dict[str, Any]:
+    return {
+        "tools_exposed": [tool.name for tool in offered(exposed)],
+        "transports": transports,
+        "protocol_versions": list(PROTOCOL_VERSIONS),
+    }

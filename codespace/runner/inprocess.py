@@ -1,0 +1,225 @@
+"""The runner in the daemon's own process: every verb, each from the room it belongs to.
+
+Nothing is decided here; what arrives was authorised by the gateway.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+from codespace.contract import (
+    Chunk,
+    Encoding,
+    FindResult,
+    PatchPlan,
+    PatchReport,
+    ProcessState,
+    ReadResult,
+    SearchResult,
+    Spawned,
+    SpawnRequest,
+    Stream,
+    Workspace,
+)
+from codespace.runner import program
+from codespace.runner.files import Files
+from codespace.runner.patcher import Patcher
+from codespace.runner.roots import Roots
+from codespace.runner.search import Search
+from codespace.runner.supervisor import Supervisor
+
+
+@asynccontextmanager
+async def open_runner(
+    *,
+    state_dir: str,
+    rg_path: str | None,
+    bwrap_path: str | None,
+    retention_seconds: float,
+    wall_clock: Callable[[], float],
+) -> AsyncIterator[InProcess]:
+    """Run the runner until the block ends; then its helpers and all its processes are gone, in bounded time."""
+    roots = Roots()
+    try:
+        async with (
+            Patcher(state_dir) as patcher,
+            Supervisor(state_dir, wall_clock=wall_clock, retention_seconds=retention_seconds) as supervisor,
+        ):
+            yield InProcess(
+                roots, Files(roots), Search(roots, rg_path=rg_path, bwrap_path=bwrap_path), patcher, supervisor
+            )
+    finally:
+        roots.close()
+
+
+class InProcess:
+    """Implements `contract.Runner`."""
+
+    def __init__(self, roots: Roots, files: Files, search: Search, patcher: Patcher, supervisor: Supervisor) -> None:
+        self._roots = roots
+        self._files = files
+        self._search = search
+        self._patcher = patcher
+        self._supervisor = supervisor
+
+    # --- what is in force ---
+
+    async def describe(self, workspace: Workspace) -> Mapping[str, Any]:
+        """Return the facts for the execution contract, just probed."""
+        confinement = await self._search.confinement()
+        root = await trio.to_thread.run_sync(self._roots.of, workspace)
+        reasons = [_NO_SANDBOX, *([confinement.reason] if confinement.reason else [])]
+        return {
+            "runner": "in-process",
+            "file_io": root.primitive,
+            "search_confinement": confinement.kind,
+            "exec_available": workspace.network == "restricted" and workspace.sandbox == "optional",
+            "tty_supported": False,
+            "command_sandbox": "none",
+            "patch_helper_confined": False,
+            "network_enforcement": "none",
+            "sandbox": {
+                "filesystem": "none",
+                "git": "none",
+                "syscalls": "none",
+                "limits": "none",
+                "process_tree": "monitor",
+                "runs_as_root": os.geteuid() == 0,
+                "degraded": [],
+            },
+            "reasons": reasons,
+            "caveats": [_UNSANDBOXED],
+        }
+
+    # --- files ---
+
+    async def read(
+        self,
+        workspace: Workspace,
+        path: str,
+        *,
+        start_line: int | None,
+        line_count: int | None,
+        encoding: Encoding,
+        limit_bytes: int,
+    ) -> ReadResult:
+        return await self._files.read(
+            workspace,
+            path,
+            start_line=start_line,
+            line_count=line_count,
+            encoding=encoding,
+            limit_bytes=limit_bytes,
+        )
+
+    async def find(
+        self, workspace: Workspace, *, glob: str | None, query: str | None, include_ignored: bool, limit: int
+    ) -> FindResult:
+        return await self._search.find(workspace, glob=glob, query=query, include_ignored=include_ignored, limit=limit)
+
+    async def search(
+        self,
+        workspace: Workspace,
+        pattern: str,
+        *,
+        literal: bool,
+        glob: str | None,
+        context_lines: int,
+        limit: int,
+    ) -> SearchResult:
+        return await self._search.search(
+            workspace, pattern, literal=literal, glob=glob, context_lines=context_lines, limit=limit
+        )
+
+    async def versions(self, workspace: Workspace, paths: Sequence[str]) -> Mapping[str, str]:
+        return await self._files.versions(workspace, paths)
+
+    async def resolve_program(self, workspace: Workspace, argv: Sequence[str], cwd: str) -> Mapping[str, str]:
+        async with self._directory(workspace, cwd) as cwd_fd:
+            return await program.resolve(workspace, argv, cwd, cwd_fd, self._versions_in(workspace))
+
+    def _versions_in(self, workspace: Workspace) -> Callable[[Sequence[str]], Awaitable[Mapping[str, str]]]:
+        async def versions(paths: Sequence[str]) -> Mapping[str, str]:
+            return await self._files.versions(workspace, paths)
+
+        return versions
+
+    @asynccontextmanager
+    async def _directory(self, workspace: Workspace, path: str) -> AsyncIterator[int]:
+        """Lend an open descriptor of a directory of the workspace."""
+        cwd_fd = await trio.to_thread.run_sync(lambda: self._roots.of(workspace).open_directory(path))
+        try:
+            yield cwd_fd
+        finally:
+            os.close(cwd_fd)
+
+    # --- patches ---
+
+    async def plan(
+        self, workspace: Workspace, operation_id: str, patch: str, expected_versions: Mapping[str, str]
+    ) -> PatchPlan:
+        return await self._patcher.plan(workspace, operation_id, patch, expected_versions)
+
+    async def stage(self, workspace: Workspace, operation_id: str) -> None:
+        await self._patcher.stage(workspace, operation_id)
+
+    async def install(self, workspace: Workspace, operation_id: str) -> PatchReport:
+        return await self._patcher.install(workspace, operation_id)
+
+    async def verify(self, workspace: Workspace, operation_id: str) -> PatchReport:
+        return await self._patcher.verify(workspace, operation_id)
+
+    async def restore(self, workspace: Workspace, operation_id: str) -> PatchReport:
+        return await self._patcher.restore(workspace, operation_id)
+
+    async def finish(self, workspace: Workspace, operation_id: str) -> PatchReport:
+        return await self._patcher.finish(workspace, operation_id)
+
+    async def settle(self, workspace: Workspace, operation_id: str) -> tuple[str, PatchReport] | None:
+        return await self._patcher.settle(workspace, operation_id)
+
+    # --- processes ---
+
+    async def spawn(self, workspace: Workspace, request: SpawnRequest) -> Spawned:
+        async with self._directory(workspace, request.cwd) as cwd_fd:
+            return await self._supervisor.spawn(workspace, request, cwd_fd)
+
+    async def wait_exit(self, process_id: str) -> ProcessState:
+        return await self._supervisor.wait_exit(process_id)
+
+    async def output(
+        self, process_id: str, *, cursor: int, stream: Stream, limit_bytes: int, encoding: Encoding
+    ) -> Chunk:
+        return await self._supervisor.output(
+            process_id, cursor=cursor, stream=stream, limit_bytes=limit_bytes, encoding=encoding
+        )
+
+    async def wait_output(self, process_id: str, *, cursor: int, stream: Stream) -> None:
+        await self._supervisor.wait_output(process_id, cursor=cursor, stream=stream)
+
+    def process(self, process_id: str) -> ProcessState:
+        return self._supervisor.process(process_id)
+
+    async def write_stdin(self, process_id: str, data: bytes, *, eof: bool) -> int:
+        return await self._supervisor.write_stdin(process_id, data, eof=eof)
+
+    async def resize(self, process_id: str, rows: int, cols: int) -> None:
+        await self._supervisor.resize(process_id, rows, cols)
+
+    async def terminate(self, process_id: str, grace_seconds: float) -> ProcessState:
+        return await self._supervisor.terminate(process_id, grace_seconds)
+
+    def forget(self, process_id: str) -> None:
+        self._supervisor.forget(process_id)
+
+
+_NO_SANDBOX = "command_sandbox is `none`: this version of CodeSpace has no command sandbox yet."
+_UNSANDBOXED = (
+    "Commands run with all rights of the operator's account: they can read and write outside the root and use the "
+    "network. Only the file tools and patches are kept inside."
+)
