@@ -1,0 +1,181 @@
+"""Each client gets what it documents, in the user's own file, and nothing that was there is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import stat
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from codespace.cli.clients import CLIENTS, program
+
+from .conftest import Desk
+
+_FILES = {name: client.file for name, client in CLIENTS.items() if client.file is not None}
+_JSON = [name for name in _FILES if name != "codex"]
+
+
+def entry(client: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(document[CLIENTS[client].section]["codespace"])
+
+
+def printed(client: str, text: str) -> dict[str, Any]:
+    if client == "codex":
+        return entry(client, tomllib.loads(text))
+    start = text.index("{")
+    return entry(client, json.JSONDecoder().raw_decode(text[start:])[0])
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_every_client_is_told_to_start_this_very_installation(desk: Desk, client: str) -> None:
+    desk.codespace("init", desk.project)
+    said = desk.codespace("client-config", client)
+    found = printed(client, said.out)
+    assert said.code == 0
+    assert [found["command"], *found["args"]] == [*program(), "serve", "--stdio"]
+    assert os.path.isabs(found["command"])
+    assert found["env"] == {"CODESPACE_CONFIG": str(desk.config)}
+
+
+def test_the_command_for_claude_code_can_be_pasted_into_a_shell(desk: Desk) -> None:
+    said = desk.codespace("client-config", "claude-code")
+    words = shlex.split(said.out.strip().splitlines()[-1])
+    assert words[:6] == ["claude", "mcp", "add-json", "--scope", "user", "codespace"]
+    assert json.loads(words[6]) == printed("claude-code", said.out)
+
+
+def test_places_that_were_chosen_here_are_said_to_the_client_too(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = str(desk.home / "state")
+    monkeypatch.setenv("CODESPACE_STATE_DIR", state)
+    monkeypatch.setenv("CODESPACE_OPERATOR_TOKEN", "canary")
+    said = desk.codespace("client-config", "generic")
+    assert printed("generic", said.out)["env"] == {"CODESPACE_STATE_DIR": state}
+    assert "canary" not in said.out
+
+
+@pytest.mark.parametrize("client", [name for name, client in CLIENTS.items() if client.http])
+def test_over_http_a_client_gets_the_address_and_the_token(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, client: str
+) -> None:
+    monkeypatch.setenv("CODESPACE_HTTP_TOKEN", "t0ken")
+    monkeypatch.setenv("CODESPACE_HTTP_HOST", "::1")
+    found = printed(client, desk.codespace("client-config", client, "--http").out)
+    assert found["url"] == "http://[::1]:8787/mcp"
+    headers = found["http_headers" if client == "codex" else "headers"]
+    assert headers == {"Authorization": "Bearer t0ken"}
+
+
+def test_the_generated_token_is_read_from_its_file(desk: Desk) -> None:
+    missing = desk.codespace("client-config", "cursor", "--http")
+    assert missing.code == 2
+    assert "serve --http" in missing.err
+    (desk.home / ".local/state/codespace/http-token").write_text("generated\n")
+    found = printed("cursor", desk.codespace("client-config", "cursor", "--http").out)
+    assert found["headers"] == {"Authorization": "Bearer generated"}
+
+
+def test_a_client_without_http_says_so(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CODESPACE_HTTP_TOKEN", "t0ken")
+    said = desk.codespace("client-config", "claude-desktop", "--http")
+    assert (said.code, "Claude Desktop" in said.err) == (2, True)
+
+
+@pytest.mark.parametrize("client", _JSON)
+def test_writing_into_a_json_file_keeps_everything_else(desk: Desk, client: str) -> None:
+    path = desk.home / _FILES[client]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    section = CLIENTS[client].section
+    present = json.dumps({"theme": "dunkel ö", section: {"other": {"command": "x"}, "codespace": {"command": "old"}}})
+    path.write_text(present)
+    path.chmod(0o640)
+    assert desk.codespace("client-config", client, "--write").code == 0
+    document = json.loads(path.read_text())
+    assert (document["theme"], document[section]["other"]) == ("dunkel ö", {"command": "x"})
+    assert [entry(client, document)["command"], *entry(client, document)["args"]] == [*program(), "serve", "--stdio"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert Path(f"{path}.before-codespace").read_text() == present
+
+
+def test_writing_into_a_toml_file_keeps_every_letter(desk: Desk) -> None:
+    path = desk.home / ".codex/config.toml"
+    path.parent.mkdir()
+    present = "# mine\nmodel = 'x'   # odd   spacing\n\n[mcp_servers.other]\ncommand = 'y'\n"
+    path.write_text(present)
+    assert desk.codespace("client-config", "codex", "--write").code == 0
+    assert path.read_text().startswith(present)
+    assert set(tomllib.loads(path.read_text())["mcp_servers"]) == {"other", "codespace"}
+
+
+@pytest.mark.parametrize("client", _FILES)
+def test_writing_twice_changes_nothing_the_second_time(desk: Desk, client: str) -> None:
+    path = desk.home / _FILES[client]
+    assert desk.codespace("client-config", client, "--write").code == 0
+    before = path.read_bytes()
+    said = desk.codespace("client-config", client, "--write")
+    assert "says so already" in said.out
+    assert path.read_bytes() == before
+    assert not Path(f"{path}.before-codespace").exists()
+
+
+@pytest.mark.parametrize(
+    ("client", "present"),
+    [
+        ("vscode", '{ // a comment\n  "servers": {} }'),
+        ("cursor", "[]"),
+        ("cursor", '{"mcpServers": []}'),
+        ("codex", "[mcp_servers.codespace]\ncommand = 'mine'\n"),
+        ("codex", "mcp_servers = {}\n"),
+        ("codex", "not TOML"),
+    ],
+)
+def test_a_file_that_cannot_be_merged_safely_is_left_alone_and_the_lines_are_shown(
+    desk: Desk, client: str, present: str
+) -> None:
+    path = desk.home / _FILES[client]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(present)
+    said = desk.codespace("client-config", client, "--write")
+    assert said.code == 2
+    assert program()[0] in said.err
+    assert path.read_text() == present
+
+
+def test_a_file_with_a_token_becomes_private(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CODESPACE_HTTP_TOKEN", "t0ken")
+    path = desk.home / ".cursor/mcp.json"
+    path.parent.mkdir()
+    path.write_text("{}")
+    path.chmod(0o644)
+    desk.codespace("client-config", "cursor", "--http", "--write")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_file_behind_a_link_is_written_where_it_is(desk: Desk) -> None:
+    real = desk.home / "dotfiles/mcp.json"
+    real.parent.mkdir()
+    real.write_text("{}")
+    (desk.home / ".cursor").mkdir()
+    link = desk.home / ".cursor/mcp.json"
+    link.symlink_to(real)
+    desk.codespace("client-config", "cursor", "--write")
+    assert link.is_symlink()
+    assert "codespace" in real.read_text()
+
+
+def test_a_file_in_a_workspace_is_never_written(desk: Desk) -> None:
+    desk.codespace("init", desk.project)
+    (desk.home / ".cursor").symlink_to(desk.project)
+    said = desk.codespace("client-config", "cursor", "--write")
+    assert said.code == 2
+    assert "lies inside the workspace `project`" in said.err
+    assert list(desk.project.iterdir()) == []
+
+
+def test_a_generic_client_has_no_file_to_write(desk: Desk) -> None:
+    assert desk.codespace("client-config", "generic", "--write").code == 2

@@ -1,0 +1,169 @@
+"""`init` registers a directory without changing anything in it, and loses nothing that was written before."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from codespace import limits
+from codespace.cli.survey import look
+from codespace.settings import load
+
+from .conftest import Desk
+
+
+def registered(desk: Desk) -> dict[str, object]:
+    return dict(load(os.environ).workspaces)
+
+
+def test_a_new_configuration_is_private_read_only_and_loads(desk: Desk) -> None:
+    said = desk.codespace("init", desk.project)
+    assert said.code == 0
+    assert stat.S_IMODE(desk.config.stat().st_mode) == 0o600
+    workspace = load(os.environ).workspaces["project"]
+    assert (workspace.root, workspace.profile, workspace.approvals) == (str(desk.project), "read-only", "off")
+    assert f"Wrote {desk.config}" in said.out
+    assert "codespace client-config" in said.out
+    assert "without a sandbox" in said.out
+    assert list(desk.project.iterdir()) == []
+
+
+def test_a_second_directory_is_added_and_every_letter_before_it_is_kept(desk: Desk) -> None:
+    desk.codespace("init", desk.project)
+    written = desk.config.read_text() + "\n# my own words\n[environments.box]\nkind = 'linux-container'\n"
+    desk.config.write_text(written)
+    other = desk.project.parent / "Other Project"
+    other.mkdir()
+    said = desk.codespace("init", other, "--profile", "workspace-write", "--approvals", "confirm")
+    assert said.code == 0
+    assert desk.config.read_text().startswith(written.rstrip())
+    assert list(registered(desk)) == ["project", "other-project"]
+    assert Path(f"{desk.config}.before-codespace").read_text() == written
+
+
+def test_the_same_directory_again_changes_nothing(desk: Desk) -> None:
+    desk.codespace("init", desk.project)
+    before = desk.config.read_text()
+    assert desk.codespace("init", desk.project).code == 0
+    assert desk.config.read_text() == before
+
+
+def test_a_json_configuration_gets_json(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = desk.home / "c.json"
+    path.write_text('{"results": "text"}')
+    path.chmod(0o600)
+    monkeypatch.setenv("CODESPACE_CONFIG", str(path))
+    assert desk.codespace("init", desk.project).code == 0
+    document = json.loads(path.read_text())
+    assert (document["results"], list(document["workspaces"])) == ("text", ["project"])
+    assert not desk.config.exists()
+
+
+@pytest.mark.parametrize(
+    "present",
+    [
+        'workspaces = { project = { root = "/elsewhere" } }\n',
+        "workspaces = {}\n",
+        '[workspaces.project]\nroot = "/elsewhere"\n',
+        "this is not TOML\n",
+        "[[workspaces]]\n",
+    ],
+)
+def test_a_file_that_cannot_be_added_to_safely_is_left_alone_and_the_lines_are_shown(desk: Desk, present: str) -> None:
+    desk.config.parent.mkdir(parents=True)
+    desk.config.write_text(present)
+    said = desk.codespace("init", desk.project)
+    assert said.code == 2
+    assert f'root = "{desk.project}"' in said.err
+    assert "Nothing was written." in said.err
+    assert desk.config.read_text() == present
+
+
+def test_force_writes_a_new_file_and_keeps_a_copy_of_each_old_one(desk: Desk) -> None:
+    desk.config.parent.mkdir(parents=True)
+    desk.config.write_text("old")
+    assert desk.codespace("init", desk.project, "--force").code == 0
+    assert desk.codespace("init", desk.project, "--force", "--id", "again").code == 0
+    assert list(registered(desk)) == ["again"]
+    assert Path(f"{desk.config}.before-codespace").read_text() == "old"
+    assert "[workspaces.project]" in Path(f"{desk.config}.before-codespace.2").read_text()
+
+
+def test_a_directory_that_the_daemon_would_refuse_is_refused_before_anything_is_written(desk: Desk) -> None:
+    for directory, told in ((desk.home, "home directory"), (Path("/"), "whole machine"), (desk.home / "no", "No such")):
+        said = desk.codespace("init", directory)
+        assert said.code == 2
+        assert told in said.err
+    assert not desk.config.exists()
+
+
+def test_a_configuration_is_never_written_into_the_directory_that_it_opens(desk: Desk) -> None:
+    said = desk.codespace("init", desk.project, "--config", desk.project / "codespace.toml")
+    assert said.code == 2
+    assert "inside the root" in said.err
+    assert list(desk.project.iterdir()) == []
+
+
+def test_a_hostile_directory_name_neither_acts_nor_breaks_the_file(desk: Desk) -> None:
+    directory = desk.project / 'a"]\n\x1b[31m\u202e = x'
+    directory.mkdir()
+    said = desk.codespace("init", directory)
+    assert not {"\x1b", "\u202e"} & set(said.out + said.err)
+    if said.code == 0:
+        tomllib.loads(desk.config.read_text())
+    else:
+        assert "control character" in said.err
+
+
+def test_what_is_in_the_directory_is_found(desk: Desk) -> None:
+    (desk.project / "pyproject.toml").touch()
+    (desk.project / ".git").mkdir()
+    (desk.project / ".git/config.pem").touch()
+    (desk.project / ".env").touch()
+    (desk.project / ".env.example").touch()
+    (desk.project / "deploy/keys").mkdir(parents=True)
+    (desk.project / "deploy/keys/server.pem").touch()
+    (desk.project / "deploy/id_ed25519").touch()
+    (desk.project / "deploy/credentials.json").touch()
+    (desk.project / ".npmrc").write_text("//registry.npmjs.org/:_authToken=abc\n")
+    found = look(str(desk.project))
+    assert found.git
+    assert found.toolchains == (("Python", "python3"),)
+    assert set(found.hidden) == {"**/.env", "**/.npmrc", "**/*.pem", "**/id_ed25519", "**/credentials.json"}
+    said = desk.codespace("init", desk.project)
+    assert set(load(os.environ).workspaces["project"].hidden_paths) == set(found.hidden)
+    assert "toolchain  Python" in said.out
+    assert "deploy/keys/server.pem" in said.out
+
+
+def test_an_npmrc_without_a_token_is_no_secret(desk: Desk) -> None:
+    (desk.project / ".npmrc").write_text("registry=https://registry.npmjs.org\n//x/:_authToken=${NPM_TOKEN}\n")
+    assert look(str(desk.project)).hidden == ()
+
+
+def test_links_and_special_files_are_not_followed_or_opened(desk: Desk) -> None:
+    outside = desk.project.parent / "outside"
+    outside.mkdir()
+    (outside / ".env").touch()
+    (desk.project / "link").symlink_to(outside)
+    (desk.project / "loop").symlink_to(desk.project)
+    os.mkfifo(desk.project / ".npmrc")
+    assert look(str(desk.project)).hidden == ()
+
+
+def test_a_pattern_from_a_name_means_that_name_only(desk: Desk) -> None:
+    (desk.project / ".env.[ab]*").touch()
+    assert look(str(desk.project)).hidden == ("**/.env.\\[ab]\\*",)
+
+
+def test_a_huge_directory_is_looked_at_in_part_and_that_is_said(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "INIT_ENTRIES", 10)
+    for number in range(20):
+        (desk.project / f"{number}").touch()
+    assert not look(str(desk.project)).complete
+    assert "only its nearest part" in desk.codespace("init", desk.project).out

@@ -1,0 +1,144 @@
+"""`doctor` and `audit` say what is, also about a database that somebody touched."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+import trio
+
+from codespace.gateway.audit import Audit
+from codespace.gateway.store import Store
+
+from .conftest import Desk, Said
+
+
+async def record(path: Path, count: int) -> None:
+    store = Store.open(str(path))
+    audit = Audit(lambda: 1.0, "inst-test")
+    try:
+        for number in range(count):
+            await store.write(lambda db, n=number: audit.append(db, "test", f"s-{n}", "e", None, "t", "a reason"))  # type: ignore[misc]
+    finally:
+        store.close()
+
+
+@pytest.fixture
+def database(desk: Desk) -> Path:
+    desk.codespace("doctor")
+    path = desk.home / ".local/state/codespace/operations.sqlite"
+    trio.run(record, path, 5)
+    return path
+
+
+def lines(said: Said, verdict: str) -> list[str]:
+    return [line for line in said.out.splitlines() if line.startswith(verdict)]
+
+
+def test_doctor_on_a_fresh_machine_finds_no_failure_and_names_every_limit(desk: Desk) -> None:
+    said = desk.codespace("doctor")
+    assert (said.code, lines(said, "fail")) == (0, [])
+    assert [line for line in lines(said, "limit") if "No workspace is registered" in line]
+    assert [line for line in lines(said, "limit") if "sandbox" in line and "none in this version" in line]
+    assert [line for line in lines(said, "pass") if "ripgrep" in line]
+    assert [line for line in lines(said, "pass") if "rename flags" in line]
+
+
+def test_doctor_leaves_nothing_in_the_state_directory(desk: Desk) -> None:
+    desk.codespace("doctor")
+    assert list((desk.home / ".local/state/codespace").iterdir()) == []
+
+
+def test_doctor_says_how_to_get_what_is_missing(desk: Desk) -> None:
+    state = desk.home / ".local/state/codespace"
+    state.mkdir(parents=True)
+    state.chmod(0o755)
+    said = desk.codespace("doctor")
+    assert f"fix: chmod 700 {state}" in said.out
+
+
+def test_a_workspace_without_a_sandbox_is_told_for_each(desk: Desk) -> None:
+    desk.codespace("init", desk.project, "--profile", "workspace-write")
+    said = desk.codespace("doctor")
+    assert [line for line in lines(said, "limit") if "workspaces.project: commands run without a sandbox" in line]
+    assert [line for line in lines(said, "pass") if f"{desk.project}, workspace-write" in line]
+
+
+def test_a_program_that_is_not_ripgrep_is_a_failure_with_its_fix(desk: Desk) -> None:
+    desk.config.parent.mkdir(parents=True)
+    desk.config.write_text('rg_path = "/bin/false"\n')
+    said = desk.codespace("doctor")
+    assert said.code == 1
+    assert [line for line in lines(said, "fail") if "ripgrep" in line]
+    assert "Correct rg_path" in said.out
+
+
+def test_a_sound_chain_is_called_sound_and_its_head_can_be_kept(desk: Desk, database: Path) -> None:
+    head = desk.codespace("audit", "head").out.strip()
+    assert head.startswith("5:")
+    said = desk.codespace("audit", "verify", "--head", head)
+    assert (said.code, said.out) == (0, f"5 events, head {head}: sound\n")
+    assert [line for line in lines(desk.codespace("doctor"), "pass") if "audit chain" in line]
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ("UPDATE events SET subject = 'other' WHERE seq = 3", "edited"),
+        ("DELETE FROM events WHERE seq = 3", "gap"),
+    ],
+)
+def test_a_chain_that_somebody_touched_is_found(desk: Desk, database: Path, change: str, fault: str) -> None:
+    tamper(database, change)
+    said = desk.codespace("audit", "verify")
+    assert said.code == 1
+    assert said.out.startswith(fault)
+    assert "NOT SOUND" in said.out
+    assert desk.codespace("doctor").code == 1
+
+
+def test_a_cut_tail_shows_against_a_head_that_was_kept(desk: Desk, database: Path) -> None:
+    head = desk.codespace("audit", "head").out.strip()
+    tamper(database, "DELETE FROM events WHERE seq = 5")
+    assert desk.codespace("audit", "verify").code == 0
+    said = desk.codespace("audit", "verify", "--head", head)
+    assert (said.code, said.out.split()[0]) == (1, "cut")
+
+
+def test_asking_about_a_chain_that_is_not_there_makes_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = desk.codespace("audit", "verify")
+    assert said.code == 2
+    assert "nothing has been recorded yet" in said.err
+    monkeypatch.setenv("CODESPACE_OPERATIONS_DB", ":memory:")
+    assert desk.codespace("audit", "head").code == 2
+    assert not (desk.home / ".local/state/codespace/operations.sqlite").exists()
+
+
+@pytest.mark.parametrize("content", [b"not a database" * 1000, b"SQLite format 3\x00" + b"\xff" * 5000])
+def test_a_file_that_is_no_database_of_ours_is_told_and_left_alone(desk: Desk, content: bytes) -> None:
+    desk.codespace("doctor")
+    path = desk.home / ".local/state/codespace/operations.sqlite"
+    path.write_bytes(content)
+    for words in (["audit", "verify"], ["audit", "head"], ["doctor"]):
+        said = desk.codespace(*words)
+        assert said.code in (1, 2)
+        assert "Traceback" not in said.err
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("head", ["5", "5:abc", "x:" + "0" * 64])
+def test_a_head_that_is_none_is_refused(desk: Desk, head: str) -> None:
+    assert desk.codespace("audit", "verify", "--head", head).code == 2
+
+
+def tamper(path: Path, statement: str) -> None:
+    connection = sqlite3.connect(path)
+    try:
+        connection.execute("PRAGMA foreign_keys = OFF")
+        for (trigger,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            connection.execute(f"DROP TRIGGER {trigger}")
+        connection.execute(statement)
+        connection.commit()
+    finally:
+        connection.close()
