@@ -103,6 +103,8 @@ HELPER_LINE_BYTES: Final = 64 * 1_048_576
 # Longest line on the helper's pipes: the largest patch with every character escaped, and room.
 HELPER_STDERR_BYTES: Final = 8192
 # Last bytes of a helper's stderr that are kept for the log.
+JOURNAL_INLINE_BYTES: Final = 65_536
+# Bytes before that still go into the manifest itself, which saves making files and waiting for them.
 JOURNAL_LOCK_SECONDS: Final = 2.0
 # How long a helper waits for the one before it to be gone.
 PATCH_LINES: Final = 500_000
@@ -179,7 +181,9 @@ APPROVAL_EXPIRY_SECONDS: Final = 900.0
 RECOVERY_SECONDS: Final = 20.0
 # For settling what dead daemons left; the doors open after it, whatever is left.
 STOP_SECONDS: Final = 10.0
-# The hard deadline of an ordered stop; a watchdog ends the process after it.
+# For processes to end and patches to finish once the doors are closed.
+WATCHDOG_SECONDS: Final = 25.0
+# The hard deadline of a whole stop, doors and helpers included; the process is ended after it.
 
 # --- settings ---
 HTTP_PORT: Final = 8787

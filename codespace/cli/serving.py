@@ -34,7 +34,7 @@ def _serve(settings: Settings, *, stdio: bool, http: bool, no_auth: bool) -> int
 
     import trio
 
-    from codespace import daemon
+    from codespace import service
 
     # Cancelled by nothing but its own signals: what a stop leaves behind is the daemon's promise.
-    return trio.run(functools.partial(daemon.run, settings, stdio=stdio, http=http, no_auth=no_auth))
+    return trio.run(functools.partial(service.run, settings, stdio=stdio, http=http, no_auth=no_auth))
