@@ -22,7 +22,6 @@ from mcp.server.lowlevel import Server
 from codespace import __version__, limits
 from codespace.daemon import Daemon, open_daemon
 from codespace.errors import Refusal
-from codespace.log import hide
 from codespace.protocol.server import Transport, build_server
 from codespace.settings import Settings, SettingsError
 from codespace.stdio.claim import Claimed, claim
@@ -110,24 +109,19 @@ async def _stdio_door(daemon: Daemon, claimed: Claimed, ending: _Ending) -> None
 
 async def _open_http(doors: trio.Nursery, daemon: Daemon, *, no_auth: bool) -> None:
     from codespace.http.serve import serve_http  # Quart and Hypercorn: only a daemon that listens pays for them
-    from codespace.http.token import load_or_create
 
     settings = daemon.settings
-    token = None if no_auth else settings.http_token
-    if token is None and not no_auth:
-        token = await trio.to_thread.run_sync(load_or_create, settings.http_token_file)
-        hide(token)
     address = await doors.start(
         partial(
             serve_http,
             partial(_server, daemon, "http"),
             host=settings.http_host,
             port=settings.http_port,
-            token=token,
+            token=settings.http_token,
+            token_file=settings.http_token_file,
             stop=daemon.stopping,
             allowed_hosts=settings.allowed_hosts,
             no_auth=no_auth,
-            token_configured=settings.http_token is not None,
         )
     )
     daemon.transports.append("http")
