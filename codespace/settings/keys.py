@@ -35,7 +35,7 @@ _HOST_NAME: Final = kinds.text("host name", _HOST, "a host name, `*.` and a name
 _ADDRESS: Final = kinds.text("address", r"[0-9A-Fa-f.:]{2,45}", "an IPv4 or IPv6 address")
 _PORT: Final = kinds.whole("port", 1, 65_535)
 _GLOB: Final = kinds.text(
-    "pattern", r"(?!/)(?!(.*/)?\.\.(/|$))[^\x00-\x1f\x7f]+", "a pattern relative to the root, such as `**/.env`"
+    "pattern", r"(?!(.*/)?\.\.(/|$))[^\x00-\x1f\x7f]+", "a pattern below the root, such as `.env` or `/config/*.pem`"
 )
 
 
@@ -159,7 +159,7 @@ WORKSPACE: Final[Mapping[str, Key]] = {
     "hidden_paths": Key(
         kinds.listing(_GLOB),
         "none",
-        "Patterns of files that do not exist for the file tools. An unsandboxed command can still read them.",
+        "Patterns, as in .gitignore, of files that do not exist for the file tools. A command can still read them.",
     ),
     "protected_paths": Key(
         kinds.listing(_GLOB), "built-in list", "Patterns of files that patches may not change; replaces the list."

@@ -54,11 +54,21 @@ def _workspace(name: str, value: object, kinds_of: Mapping[str, str], default_ti
     if "limits" in found:
         found["limits"] = WorkspaceLimits(**found["limits"])
     found["readable_paths"] = tuple(os.path.realpath(path) for path in found.get("readable_paths", ()))
+    for key in ("hidden_paths", "protected_paths"):
+        _refuse_whole_paths(f"{where}.{key}", found.get(key, ()), found["root"])
     if found.get("allowed_domains") and found.get("network", "restricted") == "restricted":
         raise SettingsError(
             f"{where}.allowed_domains", "The network is `restricted`.", "Remove it, or set network to `enabled`."
         )
     return Workspace(id=name, **found)
+
+
+def _refuse_whole_paths(key: str, patterns: tuple[str, ...], root: str) -> None:
+    """Refuse a pattern that would match nothing: its first slash means the root, not the machine's `/`."""
+    for index, pattern in enumerate(patterns):
+        if roots.within(pattern, root):
+            below = pattern.removeprefix(root) or "/"
+            raise SettingsError(f"{key}[{index}]", f"`{shown(pattern)}` is a whole path.", f"Write `{shown(below)}`.")
 
 
 def _choose_environment(where: str, found: dict[str, Any], kinds_of: Mapping[str, str]) -> None:

@@ -37,8 +37,8 @@ from .home import Home
         ({"limits": {"memory": 5}}, "workspaces.app.limits.memory", "`memory_bytes`"),
         ({"limits": []}, "workspaces.app.limits", "table"),
         ({"hidden_paths": ".env"}, "workspaces.app.hidden_paths", "list"),
-        ({"hidden_paths": ["ok", "/etc/x"]}, "workspaces.app.hidden_paths[1]", "relative"),
-        ({"hidden_paths": ["a/../../b"]}, "workspaces.app.hidden_paths[0]", "relative"),
+        ({"hidden_paths": ["ok", 1]}, "workspaces.app.hidden_paths[1]", "below the root"),
+        ({"hidden_paths": ["a/../../b"]}, "workspaces.app.hidden_paths[0]", "below the root"),
         ({"readable_paths": ["cache"]}, "workspaces.app.readable_paths[0]", "absolute"),
         ({"env": {"A=B": "x"}}, "workspaces.app.env", "letters"),
         ({"env": {"A": 1}}, "workspaces.app.env.A", "quotes"),
@@ -58,6 +58,12 @@ def test_a_wrong_key_of_a_workspace_is_refused(home: Home, keys: dict[str, Any],
     error = home.refusal(home.workspace(**keys))
     assert error.key == key
     assert told in f"{error.problem} {error.fix}"
+
+
+@pytest.mark.parametrize("key", ["hidden_paths", "protected_paths"])
+def test_a_pattern_that_is_a_whole_path_would_match_nothing_and_is_refused(home: Home, key: str) -> None:
+    error = home.refusal(home.workspace(**{key: ["/ok", f"{home.project}/.env"]}))
+    assert (error.key, error.fix) == (f"workspaces.app.{key}[1]", "Write `/.env`.")
 
 
 @pytest.mark.parametrize(
