@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,11 @@ def sites(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Site, Site]:
 async def test_a_command_of_one_daemon_makes_the_root_busy_for_the_other(sites: tuple[Site, Site]) -> None:
     async with over_stdio(sites[0]) as first, over_stdio(sites[1]) as second:
         started = await first.call("exec_command", command=["sleep", "1000"], wait_seconds=0)
-        for tool, arguments in {"apply_patch": {"patch": PATCH}, "exec_command": {"command": ["/bin/true"]}}.items():
+        changes: dict[str, dict[str, Any]] = {
+            "apply_patch": {"patch": PATCH},
+            "exec_command": {"command": ["/bin/true"]},
+        }
+        for tool, arguments in changes.items():
             with pytest.raises(Refusal) as caught:
                 await second.call(tool, **arguments)
             assert caught.value.code == "WORKSPACE_BUSY"

@@ -1,0 +1,39 @@
+"""Nothing phones home: a daemon at work opens no connection of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from codespace.testing import processes
+from codespace.testing.site import Site
+from codespace.testing.wire import Wire
+
+
+def sockets_of(pids: frozenset[int]) -> set[str]:
+    """Return the socket inodes that processes hold."""
+    found = set()
+    for pid in pids:
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            target = str(link.readlink()) if link.is_symlink() else ""
+            if target.startswith("socket:["):
+                found.add(target[8:-1])
+    return found
+
+
+def internet_sockets() -> set[str]:
+    """Return the inodes of every TCP and UDP socket of this machine."""
+    tables = [Path(f"/proc/net/{name}") for name in ("tcp", "tcp6", "udp", "udp6")]
+    rows = [line.split() for table in tables if table.exists() for line in table.read_text().splitlines()[1:]]
+    return {row[9] for row in rows}
+
+
+def test_a_daemon_at_work_opens_no_connection(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.add_workspace("main", files={"a.txt": "a\n"})
+    with Wire(site) as wire:
+        patch = "*** Begin Patch\n*** Update File: a.txt\n@@\n-a\n+b\n*** End Patch\n"
+        wire.call("search", pattern="a")
+        wire.call("apply_patch", patch=patch)
+        wire.call("exec_command", command=["/bin/true"])
+        mine = processes.descendants(wire.process.pid) | {wire.process.pid}
+        assert sockets_of(mine) & internet_sockets() == set()
