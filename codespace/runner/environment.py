@@ -85,6 +85,8 @@ def check(env: Mapping[str, str]) -> None:
     problems = {name: problem for name, value in env.items() if (problem := _problem(name, value))}
     if len(env) > limits.ENVIRONMENT_VARIABLES:
         problems["env"] = f"more than {limits.ENVIRONMENT_VARIABLES} variables"
+    if sum(len(name) + len(value) for name, value in env.items()) > limits.ARGUMENT_BYTES:
+        problems["env"] = f"more than {limits.ARGUMENT_BYTES} bytes"
     if problems:
         shown = "; ".join(f"{display(name, limit=80)!r}: {problem}" for name, problem in list(problems.items())[:20])
         raise Refusal(
@@ -136,10 +138,11 @@ def check_argv(argv: Sequence[str]) -> None:
     """Refuse an argv that cannot be executed. Raises: Refusal INVALID_COMMAND."""
     if not argv or not argv[0]:
         raise Refusal("INVALID_COMMAND", "`command` is empty or names no program. Nothing was started.")
-    if len(argv) > limits.COMMAND_ITEMS:
+    if len(argv) > limits.COMMAND_ITEMS or sum(map(len, argv)) > limits.ARGUMENT_BYTES:
         raise Refusal(
             "INVALID_COMMAND",
-            f"`command` has {len(argv)} items, more than {limits.COMMAND_ITEMS}. Nothing was started.",
+            f"`command` has {len(argv)} items and {sum(map(len, argv))} characters; at most "
+            f"{limits.COMMAND_ITEMS} and {limits.ARGUMENT_BYTES} can be passed. Nothing was started.",
             next_step="Put the arguments into a file and name that.",
         )
     for position, item in enumerate(argv):

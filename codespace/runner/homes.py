@@ -11,9 +11,6 @@ import fcntl
 import os
 import secrets
 import shutil
-import stat
-from collections.abc import Callable
-from typing import Any
 
 
 class Homes:
@@ -72,16 +69,19 @@ def _abandoned(folder: str) -> bool:
 
 def _remove(path: str) -> None:
     # rmtree works through directory descriptors, so a link that a command left leads nowhere.
-    shutil.rmtree(path, onerror=_open_up)
+    shutil.rmtree(path, ignore_errors=True)
+    if os.path.lexists(path):  # a command locked directories, as Go's module cache does
+        _unlock(path)
+        for above, folders, _ in os.walk(path):
+            for folder in folders:
+                _unlock(os.path.join(above, folder))
+        shutil.rmtree(path, ignore_errors=True)
 
 
-def _open_up(function: Callable[..., Any], path: str, _: object) -> None:
-    """Try once more after giving ourselves the directory that a command had locked (Go's module cache)."""
-    with contextlib.suppress(OSError):
-        for directory in (os.path.dirname(path), path):
-            if stat.S_ISDIR(os.lstat(directory).st_mode):
-                os.chmod(directory, 0o700, follow_symlinks=False) if os.chmod in os.supports_follow_symlinks else None
-        if function is os.unlink or function is os.rmdir:
-            function(path)
-        else:
-            shutil.rmtree(path, ignore_errors=True)
+def _unlock(directory: str) -> None:
+    with contextlib.suppress(OSError):  # not a directory, or gone
+        held = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.chmod(f"/proc/self/fd/{held}", 0o700)  # chmod takes no O_NOFOLLOW; by descriptor no link is followed
+        finally:
+            os.close(held)

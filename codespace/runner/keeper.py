@@ -28,6 +28,7 @@ class Keeper:
         self._lock = trio.Lock()
         self._control: socket.socket | None = None
         self._program: subprocess.Popen[bytes] | None = None
+        self._closed = False
 
     async def monitor(self) -> socket.socket:
         """Return our end of a new monitor's control socket, non-blocking.
@@ -49,6 +50,8 @@ class Keeper:
     async def _hand_over(self, theirs: socket.socket) -> None:
         async with self._lock:
             for _ in range(2):
+                if self._closed:
+                    raise Refusal("SHUTTING_DOWN", "The daemon is stopping. Nothing was started.")
                 if self._control is None:
                     await self._start()
                 try:
@@ -84,7 +87,8 @@ class Keeper:
                 await trio.to_thread.run_sync(_end, program, abandon_on_cancel=True)
 
     async def aclose(self) -> None:
-        """End the keeper; every monitor must have been let go of before."""
+        """End the keeper and start none again; every monitor must have been let go of before."""
+        self._closed = True
         async with self._lock:
             await self._discard()
 

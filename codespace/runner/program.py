@@ -19,6 +19,7 @@ from codespace.errors import Refusal
 from codespace.runner import environment
 
 _READ_BYTES: Final = 1_048_576
+_hashing = trio.CapacityLimiter(limits.HASH_THREADS)
 _HINTS: Final = {
     errno.ENOEXEC: "It is neither a binary for this machine nor a script with a `#!` line; name its interpreter first.",
     errno.ENOENT: "Its interpreter (the `#!` line or the loader) does not exist.",
@@ -111,7 +112,7 @@ async def resolve(
     """
     environment.check_argv(argv)
     path = workspace.env.get("PATH", environment.PATH)
-    program, version = await trio.to_thread.run_sync(_bind, argv[0], path, cwd_fd)
+    program, version = await trio.to_thread.run_sync(_bind, argv[0], path, cwd_fd, limiter=_hashing)
     bound = {"program": program, "program_version": version}
     for name in _named(workspace.root, argv, cwd):
         try:

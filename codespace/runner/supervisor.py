@@ -63,11 +63,13 @@ class Supervisor:
         self._keeper = Keeper()
         self._homes: Homes | None = None
         self._opened = trio.open_nursery()
+        self._spawning = trio.CapacityLimiter(limits.SPAWN_THREADS)
+        self._removing = trio.CapacityLimiter(limits.REMOVAL_THREADS)
 
     async def __aenter__(self) -> Self:
         self._homes = await trio.to_thread.run_sync(Homes, self._state_dir)
         self._nursery = await self._opened.__aenter__()
-        self._nursery.start_soon(_in_thread, self._homes.sweep)
+        self._nursery.start_soon(self._remove, self._homes.sweep)
         return self
 
     async def __aexit__(
@@ -87,9 +89,10 @@ class Supervisor:
         return swallowed
 
     async def _end_all(self) -> None:
-        for process in self._processes.values():
+        processes = list(self._processes.values())
+        for process in processes:
             process.terminate("terminated", limits.STOP_GRACE_SECONDS)
-        for process in self._processes.values():
+        for process in processes:
             await process.ended.wait()
 
     async def _clear_away(self) -> None:
@@ -148,10 +151,12 @@ class Supervisor:
         homes = self._homes
         assert homes is not None, "a supervisor starts commands inside its `async with`"
         try:
-            prepared = await trio.to_thread.run_sync(_prepare, homes, workspace, request, cwd_fd)
+            prepared = await trio.to_thread.run_sync(
+                _prepare, homes, workspace, request, cwd_fd, limiter=self._spawning
+            )
             process = await self._start(request, prepared, cwd_fd)
         except BaseException:
-            self._nursery.start_soon(_in_thread, homes.remove, request.process_id)
+            await self._remove(homes.remove, request.process_id)
             raise
         self._processes[request.process_id] = process
         self._nursery.start_soon(self._drive, process, homes, request.process_id)
@@ -194,7 +199,12 @@ class Supervisor:
 
     async def _drive(self, process: Process, homes: Homes, process_id: str) -> None:
         await process.run()
-        await _in_thread(homes.remove, process_id)
+        await self._remove(homes.remove, process_id)
+
+    async def _remove(self, act: Callable[..., None], *arguments: str) -> None:
+        # Shields the removal of what no one will look at again; it is abandoned to its thread at the deadline.
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.HOME_SECONDS):
+            await trio.to_thread.run_sync(act, *arguments, abandon_on_cancel=True, limiter=self._removing)
 
     # --- answering ---
 
@@ -347,12 +357,6 @@ def _prepare(homes: Homes, workspace: Workspace, request: SpawnRequest, cwd_fd: 
             "Nothing was started.",
         ) from error
     return _Prepared(found, env)
-
-
-async def _in_thread(act: Callable[..., None], *arguments: str) -> None:
-    # Shields the removal of what no one will look at again; it is abandoned to its thread at the deadline.
-    with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.HOME_SECONDS):
-        await trio.to_thread.run_sync(act, *arguments, abandon_on_cancel=True)
 
 
 def _check_stdin_size(data: bytes) -> None:

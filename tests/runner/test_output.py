@@ -1,0 +1,223 @@
+"""Cursors: every reader gets exactly the bytes, or an exact count of what was lost."""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import itertools
+import tracemalloc
+from typing import get_args
+
+import hypothesis.strategies as st
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from codespace.contract import Encoding, Stream
+from codespace.runner.output import Output, Piece, Ring
+
+CAPACITY = 64
+streams = st.sampled_from(get_args(Stream))
+sources = st.sampled_from(("stdout", "stderr"))
+encodings = st.sampled_from(get_args(Encoding))
+blocks = st.one_of(
+    st.binary(min_size=1, max_size=3 * CAPACITY),
+    st.text(min_size=1, max_size=40).map(str.encode),
+    st.sampled_from([b"\xe2", b"\x82", b"\xac", b"\xf0\x9f", b"\x98\x80", "€😀".encode()]),
+    st.integers(8_000, 9_000).map(bytes),  # kept by reference, not gathered
+)
+
+
+def content(piece: Piece) -> bytes:
+    return piece.text.encode() if piece.encoding == "text" else base64.b64decode(piece.text, validate=True)
+
+
+class Cursors(RuleBasedStateMachine):
+    """Any interleaving of writes, drops, reads and stream choices, against plain byte strings."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.output = Output(CAPACITY)
+        self.written: dict[Stream, bytes] = dict.fromkeys(get_args(Stream), b"")
+        self.closed: set[Stream] = set()
+        self.cursors: dict[tuple[Stream, Encoding], int] = {}
+
+    @rule(stream=sources, block=blocks)
+    def write(self, stream: Stream, block: bytes) -> None:
+        if stream not in self.closed:
+            self.output.append(stream, block)
+            self.written[stream] += block
+            self.written["combined"] += block
+
+    @rule(stream=sources)
+    def close(self, stream: Stream) -> None:
+        self.output.close(stream)
+        self.closed |= {stream}
+        if {"stdout", "stderr"} <= self.closed:
+            self.closed.add("combined")
+
+    @rule(stream=streams, encoding=encodings, limit=st.integers(1, 2 * CAPACITY))
+    def read_on(self, stream: Stream, encoding: Encoding, limit: int) -> None:
+        cursor = self.cursors.get((stream, encoding), 0)
+        piece = self.read(stream, cursor, encoding, limit)
+        assert piece.cursor >= cursor
+        self.cursors[stream, encoding] = piece.cursor
+
+    @rule(stream=streams, encoding=encodings, cursor=st.integers(-5, 500), limit=st.integers(1, 2 * CAPACITY))
+    def read_anywhere(self, stream: Stream, encoding: Encoding, cursor: int, limit: int) -> None:
+        self.read(stream, cursor, encoding, limit)
+
+    def read(self, stream: Stream, cursor: int, encoding: Encoding, limit: int) -> Piece:
+        whole = self.written[stream]
+        piece = self.output.read(cursor, stream=stream, limit_bytes=limit, encoding=encoding)
+        block = content(piece)
+        start = piece.cursor - len(block)
+        retained = max(0, len(whole) - CAPACITY)
+        assert block == whole[start : piece.cursor]
+        assert len(block) <= (max(limit, 4) if encoding == "text" else limit)
+        assert piece.retained_from == retained
+        first = min(max(cursor, 0), len(whole))
+        torn = start - max(first, retained)
+        assert torn == 0 or (encoding == "text" and cursor < retained and 0 < torn < 4)
+        assert piece.output_lost == max(0, start - max(cursor, 0))
+        assert piece.eof == (stream in self.closed and piece.cursor == len(whole))
+        if not block and not torn:
+            self.explain_nothing(whole[first:], stream, encoding, limit)
+        return piece
+
+    def explain_nothing(self, rest: bytes, stream: Stream, encoding: Encoding, limit: int) -> None:
+        """An empty piece is right at the end, and where a last character is not complete yet."""
+        if rest:
+            assert encoding == "text"
+            assert stream not in self.closed
+            assert codecs.getincrementaldecoder("utf-8")().decode(rest) == ""
+
+    @invariant()
+    def totals_are_exact(self) -> None:
+        if hasattr(self, "output"):
+            assert self.output.totals == {stream: len(whole) for stream, whole in self.written.items()}
+
+
+TestCursors = Cursors.TestCase
+
+
+@given(text=st.text(max_size=200), cuts=st.lists(st.integers(0, 800), max_size=20), limit=st.integers(1, 50))
+def test_text_cut_anywhere_comes_back_as_the_same_text(text: str, cuts: list[int], limit: int) -> None:
+    whole = text.encode()
+    edges = sorted({0, len(whole), *(cut for cut in cuts if cut < len(whole))})
+    output, cursor, got = Output(), 0, ""
+    for first, last in itertools.pairwise(edges):
+        output.append("stdout", whole[first:last])
+        while (piece := output.read(cursor, stream="combined", limit_bytes=limit, encoding="text")).cursor > cursor:
+            assert piece.encoding == "text"
+            cursor, got = piece.cursor, got + piece.text
+    assert got == text
+
+
+def test_bytes_that_are_no_text_come_as_base64_and_say_so() -> None:
+    output = Output()
+    output.append("stdout", b"\x89PNG\xff")
+    piece = output.read(0, stream="stdout", limit_bytes=100, encoding="text")
+    assert (piece.encoding, content(piece), piece.cursor) == ("base64", b"\x89PNG\xff", 5)
+
+
+def test_half_a_character_is_held_back_until_its_rest_comes() -> None:
+    output = Output()
+    output.append("stdout", b"caf\xc3")
+    assert output.read(0, stream="stdout", limit_bytes=100, encoding="text").text == "caf"
+    assert output.read(3, stream="stdout", limit_bytes=100, encoding="text").text == ""
+    output.append("stdout", b"\xa9")
+    assert output.read(3, stream="stdout", limit_bytes=100, encoding="text").text == "é"
+
+
+def test_half_a_character_at_the_end_comes_as_base64_behind_the_text() -> None:
+    output = Output()
+    output.append("stdout", b"caf\xc3")
+    for stream in ("stdout", "stderr"):
+        output.close(stream)
+    piece = output.read(0, stream="combined", limit_bytes=100, encoding="text")
+    assert (piece.text, piece.eof) == ("caf", False)
+    piece = output.read(piece.cursor, stream="combined", limit_bytes=100, encoding="text")
+    assert (piece.encoding, content(piece), piece.eof) == ("base64", b"\xc3", True)
+
+
+def test_after_a_loss_text_goes_on_at_a_whole_character_and_the_rest_counts_as_lost() -> None:
+    output = Output(4)
+    output.append("stdout", "€€".encode())
+    piece = output.read(0, stream="stdout", limit_bytes=100, encoding="text")
+    assert (piece.text, piece.retained_from, piece.output_lost) == ("€", 2, 3)
+
+
+def test_a_flood_on_stdout_leaves_stderr_where_it_was() -> None:
+    output = Output(CAPACITY)
+    output.append("stderr", b"the reason")
+    output.append("stdout", bytes(100 * CAPACITY))
+    assert output.read(0, stream="stderr", limit_bytes=100, encoding="text").text == "the reason"
+
+
+@pytest.mark.parametrize("block", [b"x", b"y" * 100, b"z" * 30_000], ids=len)
+def test_memory_is_bounded_however_it_is_written(block: bytes) -> None:
+    ring = Ring(65_536)
+    tracemalloc.start()
+    try:
+        for _ in range(150_000 // len(block)):
+            ring.append(bytes(bytearray(block)))
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 3 * 65_536 + 20_000
+
+
+async def test_a_waiter_wakes_for_its_own_stream_only() -> None:
+    output = Output()
+    async with trio.open_nursery() as nursery:
+
+        async def wait_stderr() -> None:
+            await output.wait(0, stream="stderr")
+            assert output.totals["stderr"]
+            seen.set()
+
+        seen = trio.Event()
+        nursery.start_soon(wait_stderr)
+        await trio.testing.wait_all_tasks_blocked()
+        output.append("stdout", b"not mine")
+        await trio.testing.wait_all_tasks_blocked()
+        assert not seen.is_set()
+        output.append("stderr", b"mine")
+        with trio.fail_after(5):
+            await seen.wait()
+
+
+async def test_a_waiter_is_not_woken_by_half_a_character() -> None:
+    output = Output()
+    output.append("stdout", b"\xf0\x9f")
+    with trio.move_on_after(0) as patience:
+        await output.wait(0, stream="stdout")
+    assert patience.cancelled_caught
+    output.append("stdout", b"\x98\x80")
+    with trio.fail_after(5):
+        await output.wait(0, stream="stdout")
+
+
+async def test_a_waiter_is_woken_by_the_end() -> None:
+    output = Output()
+    async with trio.open_nursery() as nursery:
+        with trio.fail_after(5):
+            nursery.start_soon(lambda: output.wait(10, stream="combined"))
+            await trio.testing.wait_all_tasks_blocked()
+            output.close("stdout")
+            output.close("stderr")
+
+
+async def test_a_cancelled_waiter_consumes_nothing_and_stops_nobody() -> None:
+    output = Output()
+    async with trio.open_nursery() as nursery:
+        with trio.CancelScope() as scope:
+            nursery.start_soon(lambda: output.wait(0, stream="stdout"))
+            scope.cancel()
+            await output.wait(0, stream="stdout")
+        assert scope.cancelled_caught
+        output.append("stdout", b"all of it")
+    assert output.read(0, stream="stdout", limit_bytes=100, encoding="text").text == "all of it"
