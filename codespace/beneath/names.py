@@ -13,7 +13,7 @@ from typing import Final
 
 from codespace.errors import Refusal
 
-_PATH_BYTES: Final = 4095  # PATH_MAX without its NUL
+PATH_BYTES: Final = 4095  # PATH_MAX without its NUL
 
 
 def clean(path: str) -> str:
@@ -29,8 +29,8 @@ def clean(path: str) -> str:
         raise Refusal("INVALID_ARGUMENT", "The path has a control character or is not Unicode text. Nothing was done.")
     if path.startswith("/"):
         raise Refusal("PATH_ESCAPE", f"{path} is absolute. Nothing was done.")
-    if len(path) * 4 > _PATH_BYTES and len(path.encode()) > _PATH_BYTES:
-        raise Refusal("INVALID_ARGUMENT", f"The path is longer than {_PATH_BYTES} bytes. Nothing was done.")
+    if len(path) * 4 > PATH_BYTES and len(path.encode()) > PATH_BYTES:
+        raise Refusal("INVALID_ARGUMENT", f"The path is longer than {PATH_BYTES} bytes. Nothing was done.")
     kept: list[str] = []
     for component in path.split("/"):
         if component in ("", "."):

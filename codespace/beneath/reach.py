@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from codespace.beneath import kernel
+from codespace.beneath.names import PATH_BYTES
 
 Primitive = Literal["openat2", "openat"]
 
@@ -41,6 +42,8 @@ def by_openat2(anchor: Anchor, path: str) -> int:
 
 def by_openat(anchor: Anchor, path: str) -> int:
     """Open component by component with O_NOFOLLOW, each from the descriptor of the one before."""
+    if len(os.fsencode(path)) > PATH_BYTES:  # the kernel's own limit, which single components would get around
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path)
     held = os.open(".", _HOLD | os.O_DIRECTORY, dir_fd=anchor.descriptor)
     try:
         components = path.split("/")

@@ -72,20 +72,33 @@ def run(
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a child and its children, and wait for it; nothing happens where it has ended.
+    """Kill a child and its children, and wait until they are gone; nothing happens where it has ended.
 
     A bubblewrap killed in its first milliseconds leaves its sandbox behind. Stopped first, it cannot
-    make or reap another child while those that it has are killed.
+    make or reap another child while those that it has are killed. The first process of a sandbox is
+    gone only when all others in it are.
     """
     if process.poll() is not None:
         return
+    deadline = time.monotonic() + limits.REAP_SECONDS
     process.send_signal(signal.SIGSTOP)
-    for child in _children(process.pid):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(child, signal.SIGKILL)
+    children = _kill_children(process.pid)
     process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel holds it: it ends when its disk answers
         process.wait(limits.REAP_SECONDS)
+    for child in children:
+        select.select([child], [], [], max(deadline - time.monotonic(), 0))
+        os.close(child)
+
+
+def _kill_children(pid: int) -> list[int]:
+    """Kill the children of a stopped process and return descriptors that say when they are gone."""
+    killed: list[int] = []
+    for child in _children(pid):
+        with contextlib.suppress(OSError):
+            killed.append(os.pidfd_open(child))
+            signal.pidfd_send_signal(killed[-1], signal.SIGKILL)
+    return killed
 
 
 def _children(pid: int) -> list[int]:

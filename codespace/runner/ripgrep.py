@@ -109,7 +109,7 @@ class Ripgrep:
             tree.append("--one-file-system")
         argv = self._confinement.argv(
             self._root.fd,
-            [*_COMMON, *tree, f"--max-filesize={self._workspace.limits.file_bytes}", *arguments, "--", "./"],
+            [*_COMMON, *tree, *arguments, "--", "./"],
         )
         ending = self._run(argv, (self._root.fd,), take)
         if ending.returncode not in (0, 2) and ending.complaint.startswith(b"bwrap:"):
