@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from codespace import limits
@@ -108,27 +108,28 @@ def _is_text(content: bytes) -> bool:
     return True
 
 
-def _refined(before: bytes, after: bytes, known: tuple[Edit, ...] | None, allowance: Allowance) -> list[Edit]:
+def _refined(before: bytes, after: bytes, known: tuple[Edit, ...] | None, allowance: Allowance) -> Iterator[Edit]:
     """Return edits without lines that a replacement takes out and puts back."""
     if known is None:
-        return edits_between(before, after, allowance)
-    edits = []
-    for line, before_start, before_end, after_start, after_end in known:
+        yield from edits_between(before, after, allowance)
+        return
+    for whole in known:
+        line, before_start, before_end, after_start, after_end = whole
+        if before_start == before_end or after_start == after_end:
+            yield whole
+            continue
         old, new = before[before_start:before_end], after[after_start:after_end]
         for edit in edits_between(old, new, allowance):
-            edits.append(
-                Edit(
-                    line + edit.line,
-                    before_start + edit.before_start,
-                    before_start + edit.before_end,
-                    after_start + edit.after_start,
-                    after_start + edit.after_end,
-                )
+            yield Edit(
+                line + edit.line,
+                before_start + edit.before_start,
+                before_start + edit.before_end,
+                after_start + edit.after_start,
+                after_start + edit.after_end,
             )
-    return edits
 
 
-def _hunks(before: bytes, after: bytes, edits: list[Edit]) -> Iterator[bytes]:
+def _hunks(before: bytes, after: bytes, edits: Iterable[Edit]) -> Iterator[bytes]:
     shift = 0  # new lines minus old lines before the hunk
     for group in _groups(before, edits):
         body, old_count, new_count = _body(before, after, group)
@@ -145,7 +146,7 @@ def _hunks(before: bytes, after: bytes, edits: list[Edit]) -> Iterator[bytes]:
         shift += new_count - old_count
 
 
-def _groups(before: bytes, edits: list[Edit]) -> Iterator[list[Edit]]:
+def _groups(before: bytes, edits: Iterable[Edit]) -> Iterator[list[Edit]]:
     """Put edits together whose context would touch."""
     group: list[Edit] = []
     for edit in edits:

@@ -22,7 +22,7 @@ _SCORED_LINES: Final = 60  # of the block that are compared with each candidate
 _LINE_CHARACTERS: Final = 300  # of a line that are compared
 _PIECE_LINES: Final = 4  # of the block that are cut into pieces, the longest ones
 _PIECES: Final = 8  # of one line
-_PIECE_CHARACTERS: Final = 8
+_PIECE_CHARACTERS: Final = 8  # a third of a line that is shorter than three pieces
 _VOTE: Final = 1_000_000
 _PIECE_PLACES: Final = 20
 _GOOD: Final = 0.6  # similarity above which pieces are not tried
@@ -161,12 +161,11 @@ def _pairs(line: str) -> Counter[str]:
 
 
 def _pieces(line: str) -> list[str]:
-    """Return evenly spaced pieces of a line, its end among them; a short line is one piece."""
-    last = len(line) - _PIECE_CHARACTERS
-    if last <= 0:
-        return [line] if line else []
+    """Return evenly spaced pieces of a line, its end among them."""
+    size = min(_PIECE_CHARACTERS, -(-len(line) // 3))
+    last = len(line) - size
     step = max(1, last // _PIECES)
-    return [line[at : at + _PIECE_CHARACTERS] for at in (*range(0, last, step), last)]
+    return [line[at : at + size] for at in (*range(0, last, step), last)] if line else []
 
 
 def _bare(lines: Sequence[str]) -> list[str]:
