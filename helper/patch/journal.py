@@ -1,7 +1,8 @@
 """The journal of one operation: a folder that outlives the helper and says what was meant.
 
     manifest.json   what the patch does to each path; there before anything is written below the root
-    before/<n>      the bytes before, of each slot that replaces or removes a file
+    before/<n>      the bytes before, of each slot that replaces or removes a file; small ones are in the manifest,
+                    which is on the disk anyway before the first rename
     rescued/<n>...  bytes that were found where planned ones should have been
     installing      the first rename may have happened
     restoring       which slots were found installed when putting back began
@@ -14,6 +15,7 @@ settles what the first is still doing.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import fcntl
 import json
@@ -21,6 +23,7 @@ import os
 import re
 import shutil
 import time
+from collections.abc import Mapping
 from typing import Any, Final
 
 from codespace import limits
@@ -41,6 +44,7 @@ class Journal:
     def __init__(self, path: str, descriptor: int) -> None:
         self.path = path
         self._descriptor = descriptor
+        self._inline = False
 
     @classmethod
     def create(cls, folder: str, operation: str) -> Journal:
@@ -50,8 +54,11 @@ class Journal:
         """
         path = _place(folder, operation)
         try:
-            os.makedirs(folder, 0o700, exist_ok=True)
-            os.mkdir(path, 0o700)
+            try:
+                os.mkdir(path, 0o700)
+            except FileNotFoundError:
+                os.makedirs(folder, 0o700, exist_ok=True)
+                os.mkdir(path, 0o700)
             return cls(path, _locked(path))
         except OSError as error:
             raise _failed(error, "made") from error
@@ -81,11 +88,17 @@ class Journal:
         shutil.rmtree(self.path, ignore_errors=True)
         self.close()
 
-    def write_manifest(self, manifest: Manifest) -> None:
-        """Write the manifest and wait until it is on the disk."""
+    def write_manifest(self, manifest: Manifest, before: Mapping[int, bytes]) -> None:
+        """Write the manifest, with the bytes before where they are few, and wait until it is on the disk."""
+        packed = manifests.pack(manifest)
+        self._inline = sum(map(len, before.values())) <= limits.JOURNAL_INLINE_BYTES
+        if self._inline:
+            packed["before"] = {number: base64.b64encode(data).decode() for number, data in before.items()}
         flush = Flush()
-        flush.add(self._write("manifest.json", json.dumps(manifests.pack(manifest)).encode()))
+        flush.add(self._write("manifest.json", json.dumps(packed).encode()))
         flush.wait()
+        if not self._inline:
+            self._keep_before(before)
 
     def manifest(self) -> Manifest | None:
         """Return the manifest; None where it is missing or was cut off, and so nothing was written after it."""
@@ -101,20 +114,18 @@ class Journal:
                 next_step="Ask the operator to look at the journal in the state directory.",
             ) from error
 
-    def keep_before(self, number: int, data: bytes, flush: Flush) -> None:
-        """Keep the bytes that slot `number` replaces; `flush` makes them last."""
-        with contextlib.suppress(FileExistsError):
-            os.mkdir("before", 0o700, dir_fd=self._descriptor)
-        flush.add(self._write(f"before/{number}", data))
-
     def before(self, number: int) -> bytes | None:
         """Return the bytes kept for slot `number`."""
         with contextlib.suppress(FileNotFoundError):
             return self._read(f"before/{number}")
-        return None
+        packed = self._load("manifest.json") or {}
+        inline = packed.get("before", {}).get(str(number))
+        return None if inline is None else base64.b64decode(inline)
 
     def sync_before(self) -> None:
         """Wait until every kept byte is on the disk."""
+        if self._inline:
+            return
         with contextlib.suppress(FileNotFoundError):
             for name in os.listdir(os.path.join(self.path, "before")):
                 descriptor = os.open(f"before/{name}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._descriptor)
@@ -138,14 +149,26 @@ class Journal:
 
     def rescued(self) -> tuple[str, ...]:
         """Name everything rescued so far, within the folder."""
-        with contextlib.suppress(FileNotFoundError):
-            return tuple(f"rescued/{name}" for name in sorted(os.listdir(os.path.join(self.path, "rescued"))))
-        return ()
+        if not self.marked("rescued"):
+            return ()
+        return tuple(f"rescued/{name}" for name in sorted(os.listdir(os.path.join(self.path, "rescued"))))
 
     def mark(self, name: str, note: Any = None) -> None:
-        """Leave a mark, once; `note` is its content as JSON."""
+        """Leave a mark, once; `note` is its content as JSON.
+
+        A mark without a note is one more name of the manifest: that takes no new inode, which is what
+        costs in making a file.
+        """
+        try:
+            if note is None:
+                os.link("manifest.json", name, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
+                return
+        except FileExistsError:
+            return
+        except OSError:
+            pass  # a filesystem without hard links: a file then
         with contextlib.suppress(FileExistsError):
-            os.close(self._write(name, b"" if note is None else json.dumps(note).encode()))
+            os.close(self._write(name, json.dumps(note).encode()))
 
     def marked(self, name: str) -> bool:
         """Return whether the mark is there."""
@@ -158,6 +181,17 @@ class Journal:
     def note(self, name: str) -> Any:
         """Return the content of a mark; None where there is no whole one."""
         return self._load(name)
+
+    def _keep_before(self, before: Mapping[int, bytes]) -> None:
+        """Write the old bytes without waiting: until finish, which waits, the files themselves have them."""
+        os.mkdir("before", 0o700, dir_fd=self._descriptor)
+        flush = Flush()
+        try:
+            for number, data in before.items():
+                flush.add(self._write(f"before/{number}", data))
+            flush.start()
+        finally:
+            flush.drop()
 
     def _write(self, name: str, data: bytes) -> int:
         descriptor = os.open(name, _FLAGS, 0o600, dir_fd=self._descriptor)

@@ -34,8 +34,7 @@ def stage(root: Root, planned: Planned, folder: str) -> tuple[Journal, Manifest,
     journal = Journal.create(folder, manifest.operation)
     try:
         with _refusing():
-            journal.write_manifest(manifest)
-            _keep_before(journal, planned.before)
+            journal.write_manifest(manifest, planned.before)
             identities = _write_staged(root, manifest, planned.after)
     except BaseException:
         sweep(root, manifest, journal)
@@ -96,17 +95,6 @@ def _write_staged(root: Root, manifest: Manifest, after: Mapping[int, bytes]) ->
     finally:
         flush.drop()
     return identities
-
-
-def _keep_before(journal: Journal, before: Mapping[int, bytes]) -> None:
-    """Keep the old bytes without waiting for the disk: until finish, which waits, the files themselves have them."""
-    flush = Flush()
-    try:
-        for number, data in before.items():
-            journal.keep_before(number, data, flush)
-        flush.start()
-    finally:
-        flush.drop()
 
 
 def _with_metadata(root: Root, manifest: Manifest) -> Manifest:
