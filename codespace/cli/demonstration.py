@@ -7,6 +7,6 @@ import argparse
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the demonstration; 0 only if each of its steps was right."""
-    from codespace import demo
+    from codespace.demo import main
 
-    return int(demo.main())
+    return main()
