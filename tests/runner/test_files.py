@@ -34,6 +34,17 @@ def workspace(tmp_path: Path) -> Workspace:
     return Workspace(id="w", root=str(directory), hidden_paths=(".env",))
 
 
+def put(workspace: Workspace, name: str, content: bytes) -> None:
+    Path(workspace.root, name).write_bytes(content)
+
+
+def replace_root(workspace: Workspace) -> None:
+    root = Path(workspace.root)
+    root.rename(root.with_name("moved"))
+    root.mkdir()
+    put(workspace, "f", b"another's")
+
+
 async def read(roots: Roots, workspace: Workspace, path: str, **changed: Any) -> ReadResult:
     asked: dict[str, Any] = {"start_line": None, "line_count": None, "encoding": "text", "limit_bytes": 1 << 20}
     return await Files(roots).read(workspace, path, **(asked | changed))
@@ -47,7 +58,7 @@ async def refused(roots: Roots, workspace: Workspace, path: str, **changed: Any)
 
 async def test_a_whole_file_is_read_with_all_that_is_true_of_it(roots: Roots, workspace: Workspace) -> None:
     content = "eins\r\nzwei\r\ndr\u00fci"
-    Path(workspace.root, "f").write_bytes(content.encode())
+    put(workspace, "f", content.encode())
     result = await read(roots, workspace, "./f")
     assert result == ReadResult(
         path="f",
@@ -66,7 +77,7 @@ async def test_a_whole_file_is_read_with_all_that_is_true_of_it(roots: Roots, wo
 
 async def test_a_range_has_its_lines_and_the_whole_file_s_version(roots: Roots, workspace: Workspace) -> None:
     content = "".join(f"line {number}\n" for number in range(1, 101))
-    Path(workspace.root, "f").write_text(content)
+    put(workspace, "f", content.encode())
     result = await read(roots, workspace, "f", start_line=10, line_count=2)
     assert result.content == "line 10\nline 11\n"
     assert (result.start_line, result.end_line, result.total_lines, result.truncated) == (10, 11, 100, False)
@@ -76,13 +87,13 @@ async def test_a_range_has_its_lines_and_the_whole_file_s_version(roots: Roots, 
 
 
 async def test_a_cut_comes_behind_a_whole_line_and_is_said(roots: Roots, workspace: Workspace) -> None:
-    Path(workspace.root, "f").write_text("aaaa\nbbbb\ncccc\n")
+    put(workspace, "f", (b"aaaa\nbbbb\ncccc\n"))
     result = await read(roots, workspace, "f", limit_bytes=12)
     assert (result.content, result.end_line, result.truncated) == ("aaaa\nbbbb\n", 2, True)
 
 
 async def test_a_cut_inside_one_long_line_keeps_whole_characters(roots: Roots, workspace: Workspace) -> None:
-    Path(workspace.root, "f").write_text("\u65e5" * 10)
+    put(workspace, "f", ("\u65e5" * 10).encode())
     result = await read(roots, workspace, "f", limit_bytes=8)
     assert (result.content, result.truncated) == ("\u65e5" * 2, True)
 
@@ -96,7 +107,7 @@ async def test_the_workspace_s_own_limit_holds_too(roots: Roots, tmp_path: Path)
 async def test_bytes_that_are_no_text_are_refused_as_text_and_given_as_base64(
     roots: Roots, workspace: Workspace
 ) -> None:
-    Path(workspace.root, "f").write_bytes(b"fine\n\xff\xfe")
+    put(workspace, "f", b"fine\n\xff\xfe")
     assert (await refused(roots, workspace, "f")).code == "NOT_TEXT"
     assert (await refused(roots, workspace, "f", line_count=1)).code == "NOT_TEXT"
     result = await read(roots, workspace, "f", encoding="base64")
@@ -117,19 +128,17 @@ async def test_bytes_that_are_no_text_are_refused_as_text_and_given_as_base64(
 async def test_an_image_is_known_by_its_first_bytes(
     roots: Roots, workspace: Workspace, content: bytes, media: str | None
 ) -> None:
-    Path(workspace.root, "no-extension").write_bytes(content)
+    put(workspace, "no-extension", content)
     assert (await read(roots, workspace, "no-extension", encoding="base64")).media_type == media
 
 
 async def test_a_cut_image_is_no_image(roots: Roots, workspace: Workspace) -> None:
-    Path(workspace.root, "f").write_bytes(PNG)
+    put(workspace, "f", PNG)
     assert (await read(roots, workspace, "f", encoding="base64", limit_bytes=20)).media_type is None
 
 
 async def test_a_range_of_a_huge_file_needs_little_memory(roots: Roots, workspace: Workspace) -> None:
-    with open(Path(workspace.root, "huge"), "wb") as made:
-        for _ in range(64):
-            made.write(b"x" * 1023 + b"\n" + (b"y" * 99 + b"\n") * 10_230)
+    put(workspace, "huge", (b"x" * 1023 + b"\n" + (b"y" * 99 + b"\n") * 10_230) * 64)
     tracemalloc.start()
     result = await read(roots, workspace, "huge", start_line=400_000, line_count=3)
     peak = tracemalloc.get_traced_memory()[1]
@@ -179,14 +188,11 @@ async def test_versions_are_absent_wherever_no_regular_file_is(roots: Roots, wor
     os.mkfifo(root / "fifo")
     paths = ["f", "link", "fifo", ".", "f/below", "none", ".env"]
     versions = await Files(roots).versions(workspace, paths)
-    assert versions == {path: "absent" for path in paths} | {"f": "sha256:" + hashlib.sha256(b"x").hexdigest()}
+    assert versions == dict.fromkeys(paths, "absent") | {"f": "sha256:" + hashlib.sha256(b"x").hexdigest()}
 
 
 async def test_a_replaced_root_is_refused(roots: Roots, workspace: Workspace) -> None:
-    root = Path(workspace.root)
-    (root / "f").write_text("mine")
+    put(workspace, "f", b"mine")
     await read(roots, workspace, "f")
-    root.rename(root.with_name("moved"))
-    root.mkdir()
-    (root / "f").write_text("another's")
+    replace_root(workspace)
     assert (await refused(roots, workspace, "f")).code == "FILE_OPERATION_FAILED"

@@ -1,0 +1,58 @@
+"""Globs are read as .gitignore reads them, and no pattern takes long."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from codespace.errors import Refusal
+from codespace.runner.globs import Glob
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "others"),
+    [
+        ("*.py", ["a.py", "d/e/a.py", ".py"], ["a.pyc", "py"]),
+        ("name", ["name", "d/name"], ["names", "name/x"]),
+        ("/top", ["top"], ["d/top"]),
+        ("src/*.c", ["src/a.c"], ["src/d/a.c", "x/src/a.c"]),
+        ("src/**/*.c", ["src/a.c", "src/d/e/a.c"], ["a.c"]),
+        ("**/t/*", ["t/a", "d/t/a"], ["t", "t/d/a"]),
+        ("d/**", ["d/a", "d/e/a"], ["d", "e/d/a"]),
+        ("a?c", ["abc"], ["ac", "a/c"]),
+        ("[a-c]x", ["ax", "cx"], ["dx", "x"]),
+        ("[!a-c]x", ["dx"], ["ax"]),
+        ("[]]x", ["]x"], ["x"]),
+        ("[a", ["[a"], ["a"]),
+        ("\\*x", ["*x"], ["ax"]),
+        ("*.{ts,tsx}", ["a.ts", "d/a.tsx"], ["a.js"]),
+        ("{a,b/c}", ["a", "d/a", "b/c"], ["c", "d/b/c"]),
+        ("{a", ["{a"], ["a"]),
+        ("a*b*c", ["abc", "axxbxxc", "abcbc"], ["ab", "acb"]),
+        ("**", ["a", "a/b"], []),
+        ("*\n*", ["a\nb"], ["ab"]),
+    ],
+)
+def test_a_glob_matches_as_gitignore_would(pattern: str, matching: list[str], others: list[str]) -> None:
+    glob = Glob(pattern)
+    assert [path for path in matching if not glob.matches(path)] == []
+    assert [path for path in others if glob.matches(path)] == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [("*a" * 200 + "b", "a" * 4000), ("**/a/" * 100 + "b", "a/" * 2000 + "a"), ("[a-z]*" * 300 + "!", "q" * 4000)],
+)
+def test_a_hostile_glob_takes_no_longer_than_its_length_allows(pattern: str, path: str) -> None:
+    glob = Glob(pattern)
+    began = time.process_time()
+    assert not glob.matches(path)
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize("pattern", ["{a,b}" * 7, "x" * 10_001])
+def test_a_glob_that_grows_too_large_is_refused(pattern: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        Glob(pattern)
+    assert refused.value.code == "INVALID_ARGUMENT"

@@ -1,0 +1,387 @@
+"""`find` and `search`, in the bubblewrap sandbox and on descriptors alone: the same answers, the same refusals."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from codespace import limits
+from codespace.contract import FindResult, SearchResult, Workspace
+from codespace.errors import Refusal
+from codespace.runner import ripgrep
+from codespace.runner.confinement import Prober
+from codespace.runner.roots import Roots
+from codespace.runner.search import Search
+from codespace.runner.stopping import Stop
+
+
+@pytest.fixture(params=["bubblewrap", "beneath"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def roots() -> Iterator[Roots]:
+    opened = Roots()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def search(roots: Roots, kind: str) -> Search:
+    return Search(roots, allow_bubblewrap=kind == "bubblewrap")
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    directory = tmp_path / "root"
+    directory.mkdir()
+    workspace = Workspace(id="w", root=str(directory), hidden_paths=(".env", "vault", "[k]eys"))
+    put(
+        workspace,
+        {
+            ".gitignore": "*.log\nbuild/\n!kept.log\n",
+            ".git/config": "needle",
+            "sub/.git": "gitdir: needle",
+            ".dot": "needle",
+            "a/one.py": "first\nneedle here\nthird\n",
+            "a/two.txt": "a needle and a needle\n",
+            "a/.gitignore": "/local\n",
+            "a/local": "needle",
+            "b/local": "needle",
+            "debug.log": "needle",
+            "kept.log": "needle",
+            "build/out": "needle",
+            ".env": "needle",
+            "vault/x": "needle",
+            "keys": "needle",
+            "b/.codespace-1-2.staged": "needle",
+        },
+    )
+    return workspace
+
+
+def put(workspace: Workspace, files: dict[str, str | bytes]) -> None:
+    for name, content in files.items():
+        path = os.path.join(workspace.root, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as made:
+            made.write(content if isinstance(content, bytes) else content.encode())
+
+
+async def find(search: Search, workspace: Workspace, **changed: Any) -> FindResult:
+    asked: dict[str, Any] = {"glob": None, "query": None, "include_ignored": False, "limit": 1000}
+    return await search.find(workspace, **(asked | changed))
+
+
+async def grep(search: Search, workspace: Workspace, pattern: str = "needle", **changed: Any) -> SearchResult:
+    asked: dict[str, Any] = {"literal": False, "glob": None, "context_lines": 0, "limit": 1000}
+    return await search.search(workspace, pattern, **(asked | changed))
+
+
+async def refused(search: Search, workspace: Workspace, pattern: str, **changed: Any) -> Refusal:
+    with pytest.raises(Refusal) as raised:
+        await grep(search, workspace, pattern, **changed)
+    return raised.value
+
+
+async def test_the_confinement_in_force_is_what_was_asked_for(search: Search, kind: str) -> None:
+    assert (await search.confinement()).kind == kind
+
+
+VISIBLE = [".dot", "a/one.py", "a/two.txt", "b/local", "kept.log"]
+
+
+async def test_a_find_shows_dotfiles_and_leaves_out_what_is_ignored_hidden_staged_or_git_s(
+    search: Search, workspace: Workspace
+) -> None:
+    result = await find(search, workspace)
+    assert list(result.paths) == sorted([*VISIBLE, ".gitignore", "a/.gitignore"])
+    assert (result.total_seen, result.truncated, result.reason) == (len(result.paths), False, None)
+
+
+async def test_ignored_files_are_found_on_request_and_hidden_ones_still_not(
+    search: Search, workspace: Workspace
+) -> None:
+    paths = (await find(search, workspace, include_ignored=True)).paths
+    extra = [".gitignore", "a/.gitignore", "a/local", "build/out", "debug.log"]
+    assert list(paths) == sorted([*VISIBLE, *extra])
+
+
+async def test_a_search_finds_the_lines_of_visible_files_only(search: Search, workspace: Workspace) -> None:
+    result = await grep(search, workspace)
+    assert [match.path for match in result.matches] == VISIBLE
+    found = {match.path: match for match in result.matches}
+    assert (found["a/one.py"].line, found["a/one.py"].column, found["a/one.py"].text) == (2, 1, "needle here")
+    assert found["a/two.txt"].column == 3
+    assert not result.truncated
+
+
+async def test_context_lines_come_with_a_match(search: Search, workspace: Workspace) -> None:
+    put(workspace, {"c": "1\r\n2\r\nxx\r\nxx\r\n5\r\n6\r\n"})
+    first, second = (await grep(search, workspace, "xx", context_lines=2)).matches
+    assert (first.before, first.text, first.after) == (("1", "2"), "xx", ("xx", "5"))
+    assert (second.before, second.after) == (("2", "xx"), ("5", "6"))
+
+
+async def test_a_glob_narrows_and_never_brings_back_what_is_ignored(search: Search, workspace: Workspace) -> None:
+    assert [match.path for match in (await grep(search, workspace, glob="*.log")).matches] == ["kept.log"]
+    assert [match.path for match in (await grep(search, workspace, glob="a/**")).matches] == ["a/one.py", "a/two.txt"]
+    assert [match.path for match in (await grep(search, workspace, glob="!*.{py,txt}")).matches] == [
+        ".dot",
+        "b/local",
+        "kept.log",
+    ]
+    assert (await find(search, workspace, glob="*.log")).paths == ("kept.log",)
+    assert (await find(search, workspace, glob="**/one.*")).paths == ("a/one.py",)
+
+
+async def test_a_query_finds_a_name_by_some_of_its_letters(search: Search, workspace: Workspace) -> None:
+    assert (await find(search, workspace, query="onpy")).paths == ("a/one.py",)
+
+
+async def test_a_cut_answer_is_the_first_part_and_says_so(search: Search, workspace: Workspace) -> None:
+    result = await find(search, workspace, limit=2)
+    assert (result.paths, result.truncated, result.total_seen, result.reason) == (
+        (".dot", ".gitignore"),
+        True,
+        7,
+        "limit",
+    )
+    matches = await grep(search, workspace, limit=2)
+    assert ([match.path for match in matches.matches], matches.truncated, matches.reason) == (
+        [".dot", "a/one.py"],
+        True,
+        "limit",
+    )
+
+
+async def test_a_pattern_is_only_ever_a_pattern(search: Search, workspace: Workspace) -> None:
+    put(workspace, {"p": "--files\n-e\n(((\n$(touch x)\n"})
+    for pattern in ("--files", "-e", "(((", "$(touch x)"):
+        assert [match.text for match in (await grep(search, workspace, pattern, literal=True)).matches] == [pattern]
+    assert [match.text for match in (await grep(search, workspace, "--fil+es")).matches] == ["--files"]
+
+
+async def test_a_wrong_pattern_is_refused_with_ripgrep_s_own_words(search: Search, workspace: Workspace) -> None:
+    failure = await refused(search, workspace, "(unclosed")
+    assert failure.code == "INVALID_ARGUMENT"
+    assert "unclosed group" in failure.message
+    assert "exceeds size limit" in (await refused(search, workspace, "(a{1000}){1000}{1000}")).message
+    assert (await refused(search, workspace, "a\nb")).code == "INVALID_ARGUMENT"
+
+
+async def test_a_wrong_pattern_is_refused_in_an_empty_workspace_too(search: Search, tmp_path: Path) -> None:
+    workspace = Workspace(id="e", root=str(tmp_path))
+    assert (await refused(search, workspace, "(")).code == "INVALID_ARGUMENT"
+    result = await grep(search, workspace)
+    assert (result.matches, result.files_searched, result.truncated) == ((), 0, False)
+    assert (await find(search, workspace)).paths == ()
+
+
+@pytest.mark.parametrize("pattern", ["", "a\0b", "x" * 10_001, "\udcff"])
+async def test_what_is_no_pattern_never_reaches_ripgrep(search: Search, workspace: Workspace, pattern: str) -> None:
+    assert (await refused(search, workspace, pattern)).code == "INVALID_ARGUMENT"
+
+
+@pytest.mark.parametrize("changed", [{"limit": 0}, {"context_lines": -1}, {"context_lines": 51}, {"glob": "a\0"}])
+async def test_wrong_numbers_and_globs_are_refused(
+    search: Search, workspace: Workspace, changed: dict[str, Any]
+) -> None:
+    assert (await refused(search, workspace, "x", **changed)).code == "INVALID_ARGUMENT"
+
+
+async def test_a_name_that_no_caller_could_say_is_shown_escaped(search: Search, workspace: Workspace) -> None:
+    for name in (b"new\nline", b"bad\xff", b"esc\x1b[2J"):
+        descriptor = os.open(os.path.join(os.fsencode(workspace.root), name), os.O_WRONLY | os.O_CREAT)
+        os.write(descriptor, b"odd")
+        os.close(descriptor)
+    shown = ["bad\\udcff", "esc\\x1b[2J", "new\\nline"]
+    assert sorted(match.path for match in (await grep(search, workspace, "odd")).matches) == shown
+    assert set(shown) <= set((await find(search, workspace)).paths)
+
+
+async def test_binary_files_and_bytes_that_are_no_text_do_no_harm(search: Search, workspace: Workspace) -> None:
+    put(workspace, {"binary": b"treasure\n\0\0", "latin": b"treasure \xe9\n", "utf16": "treasure\n".encode("utf-16")})
+    matches = (await grep(search, workspace, "treasure")).matches
+    assert [(match.path, match.text) for match in matches] == [("latin", "treasure \ufffd"), ("utf16", "treasure")]
+
+
+async def test_a_long_line_is_cut_to_a_window_around_the_match(search: Search, workspace: Workspace) -> None:
+    put(workspace, {"min.js": "x" * 200_000 + "HERE" + "y" * 200_000})
+    (match,) = (await grep(search, workspace, "HERE")).matches
+    assert match.column == 200_001
+    assert "HERE" in match.text
+    assert match.text.startswith("…")
+    assert match.text.endswith("…")
+    assert len(match.text) <= limits.SEARCH_LINE_CHARACTERS + 2
+
+
+async def test_a_line_too_long_to_take_is_left_out_and_said(search: Search, workspace: Workspace) -> None:
+    put(workspace, {"huge": "x" * 6_000_000 + "HERE\n", "small": "HERE\n"})
+    result = await grep(search, workspace, "HERE")
+    assert [match.path for match in result.matches] == ["small"]
+    assert (result.truncated, result.reason) == (True, "size")
+
+
+async def test_a_pattern_that_matches_everything_ends_early(search: Search, workspace: Workspace) -> None:
+    put(workspace, {f"many/{number}": "line\n" * 2_000 for number in range(60)})
+    result = await grep(search, workspace, "line", limit=10)
+    assert (len(result.matches), result.truncated, result.reason) == (10, True, "limit")
+
+
+async def test_links_are_never_followed_out(search: Search, workspace: Workspace, tmp_path: Path) -> None:
+    put(Workspace(id="o", root=str(tmp_path / "outside")), {"file": "needle SECRET"})
+    os.symlink(tmp_path / "outside", os.path.join(workspace.root, "dir"))
+    os.symlink(tmp_path / "outside" / "file", os.path.join(workspace.root, "link"))
+    os.mkfifo(os.path.join(workspace.root, "fifo"))
+    assert [match.path for match in (await grep(search, workspace)).matches] == VISIBLE
+    assert not {"dir/file", "link", "fifo"} & set((await find(search, workspace)).paths)
+
+
+_SWAP = """
+import os, select, sys
+from codespace.beneath import RENAME_EXCHANGE, renameat2
+directory = os.open(sys.argv[1], os.O_PATH)
+swaps = 0
+os.write(1, b"+")
+while not select.select([0], [], [], 0)[0]:
+    for _ in range(50):
+        renameat2(directory, "a", directory, "bad", RENAME_EXCHANGE)
+        swaps += 1
+print(swaps)
+"""
+
+
+async def test_a_directory_swapped_for_a_link_never_leads_out(
+    search: Search, workspace: Workspace, tmp_path: Path
+) -> None:
+    put(Workspace(id="o", root=str(tmp_path / "outside")), {"one.py": "needle SECRET"})
+    os.symlink(tmp_path / "outside", os.path.join(workspace.root, "bad"))
+    argv = [sys.executable, "-c", _SWAP, workspace.root]
+    process = await trio.lowlevel.open_process(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    async with process.stdin, process.stdout:
+        assert await process.stdout.receive_some(1) == b"+"
+        for _ in range(20):
+            matches = (await grep(search, workspace)).matches
+            assert [match.text for match in matches if "SECRET" in match.text] == []
+        await process.stdin.send_all(b"end")
+        said = b"".join([block async for block in process.stdout])
+        await process.wait()
+    assert int(said) > 100  # they did overlap
+
+
+async def test_a_replaced_root_is_refused(search: Search, workspace: Workspace) -> None:
+    await find(search, workspace)
+    os.rename(workspace.root, workspace.root + "-moved")
+    os.mkdir(workspace.root)
+    assert (await refused(search, workspace, "needle")).code == "FILE_OPERATION_FAILED"
+
+
+SLOW = r"(\w\d?){30,60}\b[^\w\s]\b"
+"""A pattern that takes seconds on the text of `slow`."""
+
+
+def slow(workspace: Workspace) -> None:
+    put(workspace, {f"slow/{number}": "ab1cd2\u00e9f3gh4ij5kl6mn7\n" * 40_000 for number in range(6)})
+
+
+def test_time_that_runs_out_gives_the_part_that_was_found(roots: Roots, workspace: Workspace, kind: str) -> None:
+    slow(workspace)
+    confinement = Prober(None, None, allow_bubblewrap=kind == "bubblewrap").confinement()
+    stop = Stop()
+    began = time.monotonic()
+    call = ripgrep.Ripgrep(roots.of(workspace), workspace, confinement, stop, began + 0.3)
+    matches = call.matches(ripgrep.Question(SLOW + "|needle", False, 0, None, None))
+    stop.close()
+    assert call.cut == "time"
+    assert time.monotonic() - began < 2
+    assert {match.path for match in matches.found} <= set(VISIBLE)
+
+
+def test_a_walk_whose_time_is_over_says_so(roots: Roots, workspace: Workspace) -> None:
+    confinement = Prober(None, None, allow_bubblewrap=False).confinement()
+    stop = Stop()
+    call = ripgrep.Ripgrep(roots.of(workspace), workspace, confinement, stop, time.monotonic())
+    assert call.names(include_ignored=False) == []
+    assert call.cut == "time"
+    stop.close()
+
+
+@pytest.mark.parametrize("milliseconds", [0, 1, 2, 4, 8, 16, 32, 64])
+async def test_a_cancelled_search_leaves_no_process(
+    search: Search, workspace: Workspace, kind: str, milliseconds: int
+) -> None:
+    slow(workspace)
+    await search.confinement()
+    pattern = f"{SLOW}|unique{kind}{milliseconds}"
+    for _ in range(5):
+        with trio.move_on_after(milliseconds / 1000) as scope:
+            await grep(search, workspace, pattern)
+        assert scope.cancelled_caught
+        assert _running(pattern) == []
+
+
+def _running(pattern: str) -> list[str]:
+    """Return the processes of this machine whose command line has the pattern, and that are not zombies."""
+    found: list[str] = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as line:
+                if pattern.encode() in line.read():
+                    found.append(pid)
+        except OSError:
+            continue
+    return found
+
+
+async def test_many_at_once_take_turns_and_all_answer(search: Search, workspace: Workspace) -> None:
+    answers: list[int] = []
+
+    async def one() -> None:
+        answers.append(len((await grep(search, workspace)).matches))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(12):
+            nursery.start_soon(one)
+    assert answers == [len(VISIBLE)] * 12
+
+
+_MOUNTED = """
+import os, subprocess, sys, trio
+from codespace.contract import Workspace
+from codespace.runner.roots import Roots
+from codespace.runner.search import Search
+root, kind = sys.argv[1:]
+os.makedirs(root + "/mounted"); os.makedirs(root + "/bound"); os.makedirs(root + "/../beside")
+open(root + "/../beside/file", "w").write("needle")
+subprocess.run(["mount", "-t", "tmpfs", "tmpfs", root + "/mounted"], check=True)
+subprocess.run(["mount", "--bind", root + "/../beside", root + "/bound"], check=True)
+open(root + "/mounted/file", "w").write("needle")
+async def main():
+    for allowed in (False, True):
+        search = Search(Roots(), allow_bubblewrap=kind == "bubblewrap")
+        workspace = Workspace(id="w", root=root, allow_submounts=allowed)
+        assert (await search.confinement()).kind == kind
+        found = await search.search(workspace, "needle", literal=True, glob=None, context_lines=0, limit=100)
+        names = await search.find(workspace, glob="file", query=None, include_ignored=False, limit=100)
+        print(",".join(match.path for match in found.matches if match.path.endswith("/file")), ",".join(names.paths))
+trio.run(main)
+"""
+
+
+def test_a_mount_below_the_root_is_searched_only_where_allowed(workspace: Workspace, kind: str) -> None:
+    argv = ["unshare", "--user", "--map-root-user", "--mount", sys.executable, "-c", _MOUNTED, workspace.root, kind]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [" ", "bound/file,mounted/file bound/file,mounted/file"]
