@@ -295,6 +295,9 @@ class Runner(Protocol):
         """After a crash: (`applied` | `failed_rolled_back` | `failed_partial` | `rejected`, report) from journal and hashes."""
 
     # processes
+    def check(self, argv: Sequence[str], cwd: str, env: Mapping[str, str]) -> None:
+        """Refuse a command that is wrong by itself (INVALID_COMMAND, PATH_ESCAPE, INVALID_ARGUMENT)."""
+
     async def spawn(self, workspace: Workspace, request: SpawnRequest) -> Spawned: ...
     async def wait_exit(self, process_id: str) -> ProcessState: ...
     async def output(

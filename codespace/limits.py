@@ -47,6 +47,8 @@ READS_AT_ONCE: Final = 8
 # Threads that read or hash; more only fight for the disk.
 SEARCH_SECONDS: Final = 8.0
 # After it a find or search gives what it has; well before clients cut a call.
+SEARCH_LAST_SECONDS: Final = 1.0
+# Of those, kept for searching what a slow walk had come to.
 SEARCHES_AT_ONCE: Final = 4
 # Each is a process with a thread for every core.
 SEARCH_OUTPUT_BYTES: Final = 16 * 1_048_576
@@ -164,7 +166,7 @@ DRAIN_SECONDS: Final = 1.0
 # After the tree is gone: how long its pipes may stay open because an outsider holds them.
 EXIT_NEWS_SECONDS: Final = 0.2
 # After a broken stdin pipe: how long the news of the exit may take, so that the answer can say how it ended.
-STOP_GRACE_SECONDS: Final = 1.0
+STOP_GRACE_SECONDS: Final = 0.5
 # Between SIGTERM and SIGKILL when the daemon stops; well inside STOP_SECONDS.
 STOP_END_SECONDS: Final = 4.0
 # All processes together, grace included, when the daemon stops; then the lifelines are cut.
@@ -260,6 +262,8 @@ HTTP_IDLE_SECONDS: Final = 15.0
 # An idle kept-alive connection is closed after this.
 HTTP_USER_TIMEOUT_SECONDS: Final = 5.0
 # A peer that takes no byte of a pending answer for this long is cut by the kernel; bounds the stop.
+HTTP_FLUSH_SECONDS: Final = 1.0
+# How long the last part of an answer is sent on though its request was cancelled; the step takes microseconds.
 HTTP_DRAIN_SECONDS: Final = 2.0
 # After a stop: how long answers under way may still be written before their connections are cut.
 HTTP_SESSIONS: Final = 64

@@ -21,7 +21,7 @@ from codespace import ids, limits
 from codespace.contract import Caller, Encoding, ProcessState, Runner, Spawned, SpawnRequest, Stream, Workspace
 from codespace.drive import Motion
 from codespace.errors import Refusal
-from codespace.gateway import policy
+from codespace.gateway import lasting, policy
 from codespace.gateway.holds import Hold
 from codespace.gateway.ledger import KeyTaken, Ledger, Operation
 from codespace.gateway.occupancy import Lease, Occupancy, Occupant
@@ -83,6 +83,7 @@ class Execution:
         policy.require_write(workspace)
         facts = await self._runner.describe(workspace)
         policy.require_exec(workspace, facts["command_sandbox"])
+        self._runner.check(arguments["command"], arguments["cwd"], arguments["env"])
         return dict(arguments) | {"timeout_seconds": _timeout(workspace, arguments["timeout_seconds"])}
 
     async def preview(self, request: Request) -> dict[str, Any]:
@@ -251,7 +252,9 @@ class Execution:
             run.spawned = await self._runner.spawn(run.workspace, _spawn_request(run))
         except Refusal as refusal:
             refusal.operation_id = run.operation_id
-            await motion.move("start_refused", changes={"outcome": refusal.body()}, details={"code": refusal.code})
+            await motion.move(
+                "start_refused", changes={"outcome": lasting.refusal_body(refusal)}, details={"code": refusal.code}
+            )
             raise
         await motion.move("started")
         run.started.succeed({})

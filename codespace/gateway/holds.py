@@ -20,6 +20,7 @@ from sqlite_utils import Database
 from codespace import ids
 from codespace.drive import Motion, Stale
 from codespace.errors import Refusal
+from codespace.gateway import lasting
 from codespace.gateway.audit import Audit
 from codespace.gateway.ledger import Ledger, Operation
 from codespace.gateway.polls import Polls
@@ -35,8 +36,6 @@ EXPIRED: Final = "expired"
 _HELD: Final = "The workspace's approvals hold the request; it is bound to what was shown."
 _GIVEN_BACK: Final = frozenset({"WORKSPACE_BUSY", "LIMIT_REACHED", "SHUTTING_DOWN"})
 # Refusals that say "nothing was done, try later": the grant stays good.
-_NOT_STORED: Final = frozenset({"diff", "chunk", "encoding", "cursor", "eof"})
-# Journal and spool have diff and output; the database never does.
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,8 +223,7 @@ class Holds:
         try:
             await self._move(motion, "resume_begun", {"instance_id": self._instance_id}, {})
             result = await run()
-            kept = {name: value for name, value in result.items() if name not in _NOT_STORED}
-            await self._consume(motion, hold, "request_ended", {"ok": kept})
+            await self._consume(motion, hold, "request_ended", {"ok": lasting.result(result)})
             ticket.succeed(result)
         except Refusal as refusal:
             ticket.fail(await self._ended(motion, hold, refusal))
@@ -247,7 +245,7 @@ class Holds:
                 await motion.move("workspace_was_busy", details={"code": refusal.code})
             else:
                 event = "world_had_changed" if refusal.code == "APPROVAL_CONFLICT" else "request_ended"
-                await self._consume(motion, hold, event, {"refusal": refusal.body()})
+                await self._consume(motion, hold, event, {"refusal": lasting.refusal_body(refusal)})
         except Refusal as unrecorded:
             log.warning("the end of a hold could not be recorded", approval_id=hold.id, code=unrecorded.code)
         return refusal

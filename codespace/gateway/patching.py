@@ -18,7 +18,7 @@ from codespace import ids, limits
 from codespace.contract import ABSENT, PatchPlan, PatchReport, Runner, Workspace
 from codespace.drive import Motion, Nothing
 from codespace.errors import Refusal
-from codespace.gateway import policy
+from codespace.gateway import lasting, policy
 from codespace.gateway.holds import Hold
 from codespace.gateway.ledger import KeyTaken, Ledger, Operation
 from codespace.gateway.occupancy import Lease, Occupancy, Occupant
@@ -273,7 +273,7 @@ class Patching:
             "changes": list(changes),
             "replayed": False,
         }
-        await motion.move(event, changes={"outcome": refusal.body()}, details={"code": refusal.code})
+        await motion.move(event, changes={"outcome": lasting.refusal_body(refusal)}, details={"code": refusal.code})
         return refusal
 
     async def _finish(self, workspace: Workspace, operation_id: str) -> tuple[str, ...]:

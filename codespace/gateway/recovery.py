@@ -16,6 +16,7 @@ from codespace import limits
 from codespace.contract import PatchReport, Runner, Workspace
 from codespace.drive import Motion
 from codespace.errors import Refusal
+from codespace.gateway import lasting
 from codespace.gateway.holds import Holds
 from codespace.gateway.instances import Instances
 from codespace.gateway.ledger import Ledger, Operation
@@ -118,4 +119,4 @@ def _outcome(operation: Operation, status: str, report: PatchReport) -> dict[str
     refusal.operation_id = operation.id
     details = refusal.details or {}
     refusal.details = details | {"status": status, "changes": list(operation.changes), "replayed": False}
-    return refusal.body()
+    return lasting.refusal_body(refusal)

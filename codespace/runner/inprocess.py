@@ -12,6 +12,7 @@ from typing import Any
 
 import trio
 
+from codespace.beneath import clean
 from codespace.contract import (
     Chunk,
     Encoding,
@@ -26,7 +27,7 @@ from codespace.contract import (
     Stream,
     Workspace,
 )
-from codespace.runner import program
+from codespace.runner import environment, program
 from codespace.runner.files import Files
 from codespace.runner.patcher import Patcher
 from codespace.runner.roots import Roots
@@ -184,6 +185,11 @@ class InProcess:
         return await self._patcher.settle(workspace, operation_id)
 
     # --- processes ---
+
+    def check(self, argv: Sequence[str], cwd: str, env: Mapping[str, str]) -> None:
+        environment.check_argv(argv)
+        environment.check(env)
+        clean(cwd)
 
     async def spawn(self, workspace: Workspace, request: SpawnRequest) -> Spawned:
         async with self._directory(workspace, request.cwd) as cwd_fd:
