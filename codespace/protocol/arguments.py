@@ -150,7 +150,7 @@ class Argument:
 def refuse(field: str, problem: str, *, next_step: str | None = None) -> Refusal:
     """Return the refusal of one argument; the caller raises it."""
     return Refusal(
-        "INVALID_ARGUMENT", f"`{field}` {problem}. Nothing was done.", next_step=next_step, details={"field": field}
+        "INVALID_ARGUMENT", f"`{field}` {problem}. Nothing was done.", next_step=next_step, details={"argument": field}
     )
 
 

@@ -5,22 +5,18 @@ Whatever goes wrong becomes an error body; no exception of ours reaches the SDK,
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import mcp_types as types
 
-from codespace import limits
+from codespace import limits, log
 from codespace.contract import Caller, Tools
-from codespace.display import display
 from codespace.errors import Refusal
 from codespace.protocol.results import Results, failure, success
 from codespace.protocol.tool import Tool
 from codespace.protocol.tools import TABLE
-
-_log: Final = logging.getLogger("codespace.protocol")
 
 
 class Calls:
@@ -71,26 +67,11 @@ def _take(tool: Tool, sent: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
 
 
 def _internal(tool: Tool, error: Exception) -> Refusal:
-    """Log a fault under a name that the caller can report.
-
-    Only the kinds and places of the exceptions are logged: their texts may hold file contents.
-    """
+    """Log a fault under a name that the caller can report."""
     reference = secrets.token_hex(4)
-    _log.error("fault %s in tool %s: %s", reference, tool.name, display("; ".join(_places(error)), limit=2_000))
+    log.get_logger().error("tool_fault", tool=tool.name, reference=reference, exc_info=error)
     return Refusal(
         "INTERNAL",
         f"{tool.name} met a fault of CodeSpace itself; what was done before it is not known here. "
         f"The log names it as {reference}.",
     )
-
-
-def _places(error: BaseException) -> list[str]:
-    if isinstance(error, BaseExceptionGroup):
-        return [place for inner in error.exceptions for place in _places(inner)]
-    place = type(error).__name__
-    trace = error.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        place = f"{type(error).__name__} at {code.co_filename.rsplit('/', 1)[-1]}:{trace.tb_lineno} in {code.co_name}"
-        trace = trace.tb_next
-    return [place]

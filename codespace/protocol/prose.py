@@ -252,6 +252,8 @@ def _approval(result: Result) -> str:
     }
     reason = f"reason {display(str(result['reason']))}" if result.get("reason") else None
     lines = [_line(state, _id(result, "approval_id"), _id(result, "tool"), reason), nexts.get(state, "")]
+    if "shown" in result:
+        lines.append(f"shown {display(_json(result['shown']), newlines=True)}")
     if "result" in result:
         lines.append(f"result {_json(result['result'])}")
     return "\n".join(line for line in lines if line)

@@ -87,6 +87,7 @@ _APPROVAL: Final[dict[str, Shape]] = {
     "tool": TEXT,
     "workspace_id": TEXT,
     "fingerprint": TEXT,
+    "shown": ANYTHING,
     "reason": TEXT,
     "expires_at": TIME,
     "result": ANYTHING,

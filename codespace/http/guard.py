@@ -1,0 +1,142 @@
+"""The outermost layer of the door: nothing behind it sees a request that was not meant for it.
+
+Attack, mitigation, reason:
+- a page whose name was rebound to this machine sends its own name as Host: 421, on every route;
+- a page of another origin, or a form post, sends its Origin: 403, on every route;
+- a local program without the token: 401, compared in constant time;
+- a proxy that would carry strangers to a door without a token (`--no-auth`) announces itself: 403;
+- a client that sends without end, or never ends: 413, 408.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import trio
+
+from codespace import limits
+from codespace.http import body
+from codespace.protocol.sessions import IDENTITY
+
+Send = Callable[[body.Message], Awaitable[None]]
+App = Callable[[Any, body.Receive, Send], Awaitable[None]]
+Headers = Sequence[tuple[bytes, bytes]]
+
+_OPEN_PATHS: Final = frozenset({"/healthz"})
+# A sign of life tells nothing; everything else needs the token, unknown paths included.
+_FORWARDED: Final = (b"forwarded", b"via", b"x-forwarded", b"x-real-ip", b"x-original-", b"cf-", b"true-client-ip")
+# How proxies and tunnels announce themselves; the first letters are enough.
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the guard lets through. `token` None: everyone who can connect, but nobody by way of a proxy."""
+
+    hosts: frozenset[str]
+    origins: frozenset[str]
+    token: str | None
+
+
+class Guard:
+    """The ASGI application around `app`."""
+
+    def __init__(self, app: App, rules: Rules) -> None:
+        self._app = app
+        self._rules = rules
+        self._digest = None if rules.token is None else _digest(rules.token.encode("ascii"))
+
+    async def __call__(self, scope: Any, receive: body.Receive, send: Send) -> None:
+        """Let one request through, or answer it here."""
+        if scope["type"] == "websocket":  # none is served
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        send = _flushing(send)
+        refusal = self._refusal(scope)
+        if refusal is not None:
+            await _answer(send, *refusal)
+            return
+        try:
+            receive = await body.take(receive, _only(scope["headers"], b"content-length"))
+        except body.Refused as refused:
+            await _answer(send, refused.status, _BODIES[refused.status])
+            return
+        scope[IDENTITY] = "anonymous" if self._digest is None else "bearer"
+        await self._app(scope, receive, send)
+
+    def _refusal(self, scope: Any) -> tuple[int, str] | None:
+        """Return the status and error of what is wrong with the request, the least trusting question first."""
+        headers: Headers = scope["headers"]
+        if _text(_only(headers, b"host")).lower() not in self._rules.hosts:
+            return 421, "this name is not served here; the operator can allow it in CODESPACE_ALLOWED_HOSTS"
+        if _has(headers, b"origin") and _text(_only(headers, b"origin")).lower() not in self._rules.origins:
+            return 403, "requests from pages of other origins are refused"
+        if self._digest is None:
+            if any(name.startswith(_FORWARDED) for name, _ in headers):
+                return 403, "forwarded requests are refused without a token"
+        elif scope["path"] not in _OPEN_PATHS and not self._may_enter(headers):
+            return 401, "unauthorized"
+        return None
+
+    def _may_enter(self, headers: Headers) -> bool:
+        assert self._digest is not None
+        scheme, _, token = (_only(headers, b"authorization") or b"").partition(b" ")
+        # Digests are compared, so that neither content nor length shows in the time it takes.
+        right = hmac.compare_digest(_digest(token.strip()), self._digest)
+        return right and scheme.lower() == b"bearer"
+
+
+_BODIES: Final = {408: "the request body did not arrive in time", 413: "the request body is too large"}
+
+
+def _digest(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()
+
+
+def _has(headers: Headers, wanted: bytes) -> bool:
+    return any(name == wanted for name, _ in headers)
+
+
+def _only(headers: Headers, wanted: bytes) -> bytes | None:
+    """Return the header's value if it is there exactly once: of two, the other could be the one that is used."""
+    values = [value for name, value in headers if name == wanted]
+    return values[0] if len(values) == 1 else None
+
+
+def _text(value: bytes | None) -> str:
+    return "" if value is None else value.decode("latin-1")
+
+
+async def _answer(send: Send, status: int, error: str) -> None:
+    content = json.dumps({"error": error}).encode("ascii")
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode("ascii"))]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": content})
+
+
+def _flushing(send: Send) -> Send:
+    """Let the last part of an answer be sent even while the application cancels itself.
+
+    Hypercorn announces a disconnect before it re-arms its idle timer; an application that cancels itself
+    then (Quart, the MCP SDK) would kill that step, and the connection would stay open for ever.
+    """
+
+    async def flush(message: body.Message) -> None:
+        if message["type"] != "http.response.body" or message.get("more_body", False):
+            await send(message)
+            return
+        # Protects one send and Hypercorn's step after it. When time runs out the send is cancelled like any
+        # other: over HTTP/2 it would wait for ever for a client that has left.
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.HTTP_FLUSH_SECONDS):
+            await send(message)
+
+    return flush

@@ -1,0 +1,105 @@
+"""Running the HTTP door: check, listen, serve, and end within a deadline whatever clients do."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, cast
+
+import hypercorn.trio
+import trio
+from hypercorn.config import Config
+from mcp.server.lowlevel import Server
+
+from codespace import limits, log
+from codespace.http import exposure, listener
+from codespace.http.app import build_app
+from codespace.http.exposure import Address
+from codespace.http.guard import Rules
+from codespace.http.token import load_or_create
+from codespace.protocol.sessions import Sessions, open_sessions
+
+_start_limiter: Final = trio.CapacityLimiter(1)
+# Names and files of the start, which a slow resolver or disk may hold up.
+
+
+async def serve_http(
+    server_factory: Callable[[], Server[Any]],
+    *,
+    host: str,
+    port: int,
+    token: str | None,
+    stop: trio.Event,
+    allowed_hosts: Sequence[str] = (),
+    no_auth: bool = False,
+    token_file: str | None = None,
+    task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until `stop` is set; report the address once connections are accepted.
+
+    Args:
+        port: 0 for any free one.
+        token: What clients must present, if the operator chose one.
+        allowed_hosts: Names beside this machine's own under which the door may be called.
+        token_file: Where else a token is kept, made there (0600) at the first start; for loopback only.
+    Raises: SettingsError before anything listens.
+    Cancel: connections are cut; a reader that has stopped reading delays it by TCP_USER_TIMEOUT.
+    Source: limits.HTTP_DRAIN_SECONDS, limits.HTTP_USER_TIMEOUT_SECONDS.
+    """
+    exposure.check(host, token=token, allowed_hosts=allowed_hosts, no_auth=no_auth)
+    if token is None and not no_auth:
+        token = await _kept_token(token_file)
+    log.hide(token)
+    sock = await trio.to_thread.run_sync(listener.listen, host, port, limiter=_start_limiter)
+    with sock:
+        address = listener.address_of(sock, host)
+        rules = Rules(
+            exposure.hosts(address, allowed_hosts),
+            exposure.origins(address, allowed_hosts),
+            None if no_auth else token,
+        )
+        async with open_sessions(server_factory()) as sessions, trio.open_nursery() as nursery:
+            running = partial(_run, sessions, rules, sock, stop)
+            await nursery.start(running)
+            task_status.started(address)
+            nursery.start_soon(_bound, stop, sessions, nursery.cancel_scope)
+
+
+async def _kept_token(path: str | None) -> str:
+    if path is None:
+        raise ValueError("a token or a file to keep one in is needed unless no_auth is said")
+    return await trio.to_thread.run_sync(load_or_create, path, limiter=_start_limiter)
+
+
+async def _run(
+    sessions: Sessions, rules: Rules, sock: socket.socket, stop: trio.Event, *, task_status: trio.TaskStatus[None]
+) -> None:
+    bind, keep_private = listener.hand_over(sock)
+    async with trio.open_nursery() as nursery:
+        app = cast(Any, build_app(sessions, rules))  # ASGI, spelt with our own types of messages
+        serve = partial(hypercorn.trio.serve, app, _config(bind), shutdown_trigger=stop.wait)
+        await nursery.start(serve)
+        keep_private()
+        task_status.started()
+
+
+async def _bound(stop: trio.Event, sessions: Sessions, scope: trio.CancelScope) -> None:
+    """End listening streams once a stop is ordered, and everything else a little after Hypercorn's own deadline."""
+    await stop.wait()
+    sessions.close_streams()
+    scope.deadline = trio.current_time() + 2 * limits.HTTP_DRAIN_SECONDS
+
+
+def _config(bind: str) -> Config:
+    config = Config()
+    config.bind = [bind]
+    config.accesslog = None
+    config.errorlog = logging.getLogger("hypercorn")  # the program's own log, not a stream of its own
+    config.include_server_header = False
+    config.keep_alive_timeout = limits.HTTP_IDLE_SECONDS
+    config.graceful_timeout = limits.HTTP_DRAIN_SECONDS
+    config.startup_timeout = config.shutdown_timeout = limits.HTTP_DRAIN_SECONDS
+    config.websocket_max_message_size = 0
+    return config
