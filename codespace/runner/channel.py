@@ -124,11 +124,11 @@ class Channel:
             raise Lost(f"gave no answer within {seconds:g} s", sent=True, timed_out=True)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             await self.kill()
-            raise Lost("ended", sent=sent, stderr=self._said()) from None
+            raise Lost("ended", sent=sent, stderr=self.said()) from None
         except Lost as lost:
             await self.kill()
             lost.sent = lost.sent and sent
-            lost.stderr = self._said()
+            lost.stderr = self.said()
             raise
 
     async def close(self) -> None:
@@ -208,5 +208,6 @@ class Channel:
             while part := os.read(self._stderr, _READ_BYTES):
                 self._complaint = (self._complaint + part)[-limits.HELPER_STDERR_BYTES :]
 
-    def _said(self) -> str:
+    def said(self) -> str:
+        """Return the last of what the child wrote to its stderr."""
         return self._complaint.decode("utf-8", "replace")

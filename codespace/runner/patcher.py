@@ -36,7 +36,9 @@ _SECONDS: Final[Mapping[str, float]] = {
     "finish": limits.FINISH_SECONDS,
     "settle": limits.SETTLE_SECONDS,
 }
-_REPEATABLE: Final = frozenset({"restore", "finish", "settle"})  # they work from the journal, so twice is as once
+_REPEATABLE: Final = frozenset({"restore", "finish", "settle"})
+# They work from the journal, so twice is as once. A plan is repeated too where its helper died, but not where it
+# hung: the same patch would hang the next one as well.
 _ESCAPED_CHARACTER_BYTES: Final = 6  # of one byte of patch text on the wire, at worst
 _LINE_ROOM_BYTES: Final = 1_048_576  # for everything else in the line
 
@@ -174,6 +176,14 @@ class Patcher:
                 outcome = "failed_partial" if report.kept else "failed_rolled_back"
         return outcome, report
 
+    def helpers(self) -> dict[str, int]:
+        """Return the process id of each workspace's helper, where one runs."""
+        return {
+            name: seat.channel.pid
+            for name, seat in self._seats.items()
+            if seat.channel is not None and seat.channel.usable
+        }
+
     async def _call(self, workspace: Workspace, verb: str, operation_id: str, **arguments: Any) -> Any:
         seat = self._seats.setdefault(workspace.id, _Seat(workspace))
         async with seat.lock:
@@ -181,7 +191,7 @@ class Patcher:
                 return await self._ask(seat, workspace, verb, operation_id, arguments)
             except Lost as lost:
                 _log.warning("patch helper lost", verb=verb, reason=lost.reason, stderr=lost.stderr)
-                if verb in _REPEATABLE:
+                if verb in _REPEATABLE or (verb == "plan" and not lost.timed_out):
                     return await self._again(seat, workspace, verb, operation_id, arguments)
                 if verb == "stage":
                     await self._sweep(seat, workspace, operation_id)
@@ -212,6 +222,10 @@ class Patcher:
         reply = await channel.call(request, _SECONDS[verb], shielded=verb != "plan")
         try:
             return _answer(verb, reply)
+        except Refusal as refused:
+            if refused.code == "INTERNAL":
+                _log.error("patch helper at fault", verb=verb, operation_id=operation_id, stderr=channel.said())
+            raise
         except (KeyError, TypeError, ValueError):
             await channel.kill()
             raise Lost("spoke nonsense", sent=True) from None

@@ -15,12 +15,10 @@ from codespace.beneath import Root
 from codespace.errors import Refusal
 from helper.patch.journal import Journal
 from helper.patch.manifest import Action, Directory, Manifest, Slot
-from helper.patch.sight import Sight, is_before, see, sync_parents
+from helper.patch.sight import Identity, Sight, identity, is_before, see, sync_parents
 from helper.patch.staging import changed
 
 _LEFT: Final = "What was installed before it is put back."
-
-Identity = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +118,7 @@ _STEPS: Final[Mapping[Action, Callable[[Root, Slot, Identity | None], Refusal | 
 
 def _identity(root: Root, path: str) -> Identity | None:
     status = root.look(path)
-    return None if status is None else (status.st_dev, status.st_ino)
+    return None if status is None else identity(status)
 
 
 def _is_planned(slot: Slot, out: Sight) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from codespace import limits, v4a
 from codespace.beneath import STAGED_PREFIX, Root
@@ -124,11 +125,13 @@ class _Tree:
         there = self.look(path)
         return there.data if isinstance(there, v4a.File) else None
 
-    def is_directory(self, path: str) -> bool:
-        if path in self._seen:
-            return isinstance(self._seen[path], v4a.Directory)
-        status = self._root.look(path)
-        return status is not None and stat.S_ISDIR(status.st_mode)
+    def kind(self, path: str) -> Literal["directory", "absent", "file"]:
+        there = self._seen[path] if path in self._seen else self._root.look(path)
+        if there is None:
+            return "absent"
+        if isinstance(there, os.stat_result):
+            return "directory" if stat.S_ISDIR(there.st_mode) else "file"
+        return "directory" if isinstance(there, v4a.Directory) else "file"
 
     def _look(self, path: str) -> v4a.File | v4a.Directory | None:
         try:
@@ -207,10 +210,18 @@ def _missing(tree: _Tree, created: Iterable[str], emptied: Iterable[str]) -> dic
     for directory in (*(above for path in created for above in paths.parents(path)), *_with_parents(emptied)):
         if directory in ("", ".") or directory in missing or directory in present:
             continue
-        if tree.is_directory(directory):
+        kind = tree.kind(directory)
+        if kind == "directory":
             present.add(directory)
-        else:
+        elif kind == "absent":
             missing[directory] = None
+        else:
+            raise Refusal(
+                "PATH_NOT_DIRECTORY",
+                f"{directory} is a file, and a patch never makes a directory of one. Nothing was written.",
+                next_step="Delete the file with one patch, then add the directory's files with another.",
+                details={"path": directory},
+            )
     return dict.fromkeys(sorted(missing, key=lambda path: path.count("/")))
 
 

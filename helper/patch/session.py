@@ -17,6 +17,7 @@ from helper.patch.planning import Bounds, Planned
 from helper.patch.policy import Policy
 from helper.patch.probe import check_renames
 from helper.patch.report import report
+from helper.patch.sight import Identity
 
 
 @dataclass(slots=True)
@@ -25,7 +26,7 @@ class Work:
 
     journal: Journal
     manifest: Manifest
-    identities: Mapping[int, tuple[int, int]] | None = None
+    identities: Mapping[int, Identity] | None = None
 
 
 @dataclass(slots=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
 import stat
 from dataclasses import dataclass
 from typing import Final
@@ -17,34 +19,60 @@ from helper.patch.manifest import Manifest, Slot
 OTHER: Final = "other"
 """The version of what is no regular file, or cannot be reached or read."""
 
+_BLOCK_BYTES: Final = 1_048_576  # of one read while hashing: large enough that system calls do not count
+
+
+Identity = tuple[int, int, int, int]
+"""Device, inode, size and time of the last write: inode numbers alone are given again at once."""
+
+
+def identity(status: os.stat_result) -> Identity:
+    """Return what tells one file from another that came to its name."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """The version of a path and, where a regular file is there, its permission bits, owner and identity."""
+    """The version of a path and, where a regular file is there, its permission bits and owner."""
 
     version: str
     mode: int = 0
     owner: tuple[int, int] = (-1, -1)
-    identity: tuple[int, int] = (-1, -1)
 
     @property
     def absent(self) -> bool:
+        """Whether nothing is there."""
         return self.version == ABSENT
 
 
 def see(root: Root, path: str) -> Sight:
     """Look at `path` and hash it. Never raises a Refusal: what cannot be read is OTHER."""
     try:
-        version = root.version(path, limits.FILE_BYTES)
-        status = root.look(path)
-    except Refusal:
+        held = root.hold(path)
+    except Refusal as refused:
+        return Sight(ABSENT if refused.code in ("FILE_NOT_FOUND", "PATH_NOT_DIRECTORY") else OTHER)
+    try:
+        status = os.fstat(held)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > limits.FILE_BYTES:
+            return Sight(OTHER)
+        version = _version(held)
+    except OSError:
         return Sight(OTHER)
-    if status is None:
-        return Sight(ABSENT)
-    if version == ABSENT or not stat.S_ISREG(status.st_mode):
-        return Sight(OTHER)
-    mode = stat.S_IMODE(status.st_mode)
-    return Sight(version, mode, (status.st_uid, status.st_gid), (status.st_dev, status.st_ino))
+    finally:
+        os.close(held)
+    return Sight(version, stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid))
+
+
+def _version(held: int) -> str:
+    # The type was looked at, and the magic link leads to the very inode that is held.
+    descriptor = os.open(f"/proc/self/fd/{held}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        digest = hashlib.sha256()
+        while part := os.read(descriptor, _BLOCK_BYTES):
+            digest.update(part)
+    finally:
+        os.close(descriptor)
+    return f"sha256:{digest.hexdigest()}"
 
 
 def is_before(slot: Slot, sight: Sight) -> bool:

@@ -15,7 +15,7 @@ from helper.patch.flush import Flush, write_all
 from helper.patch.journal import Journal
 from helper.patch.manifest import Manifest, Metadata, Slot
 from helper.patch.planning import Planned
-from helper.patch.sight import discard
+from helper.patch.sight import Identity, discard, identity
 
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE: Final = 0o666  # less the umask, which the helper takes over from the daemon
@@ -23,7 +23,7 @@ _NEW_DIRECTORY: Final = 0o777
 _COPIED_FILE: Final = 0o600  # until the metadata of the file it replaces is on it
 
 
-def stage(root: Root, planned: Planned, folder: str) -> tuple[Journal, Manifest, dict[int, tuple[int, int]]]:
+def stage(root: Root, planned: Planned, folder: str) -> tuple[Journal, Manifest, dict[int, Identity]]:
     """Write journal and staged files.
 
     Returns: the open journal, the manifest with the metadata of the old files, and the identity of each
@@ -54,7 +54,7 @@ def sweep(root: Root, manifest: Manifest, journal: Journal) -> None:
             root.remove_directory(directory.beside)
 
 
-def write_beside(root: Root, slot: Slot, data: bytes, flush: Flush) -> tuple[int, int]:
+def write_beside(root: Root, slot: Slot, data: bytes, flush: Flush) -> Identity:
     """Make the file of a slot under its staged name and return its identity; `flush` makes it last."""
     with root.parent(slot.beside) as (directory, name):
         mode = _NEW_FILE if slot.source is None and slot.mode is None else _COPIED_FILE
@@ -67,7 +67,7 @@ def write_beside(root: Root, slot: Slot, data: bytes, flush: Flush) -> tuple[int
             os.close(descriptor)
             raise
     flush.add(descriptor)
-    return status.st_dev, status.st_ino
+    return identity(status)
 
 
 def _dress(root: Root, slot: Slot, descriptor: int) -> None:
@@ -81,8 +81,8 @@ def _dress(root: Root, slot: Slot, descriptor: int) -> None:
         os.fchmod(descriptor, slot.mode)
 
 
-def _write_staged(root: Root, manifest: Manifest, after: Mapping[int, bytes]) -> dict[int, tuple[int, int]]:
-    identities: dict[int, tuple[int, int]] = {}
+def _write_staged(root: Root, manifest: Manifest, after: Mapping[int, bytes]) -> dict[int, Identity]:
+    identities: dict[int, Identity] = {}
     flush = Flush()
     try:
         for directory in manifest.directories:
