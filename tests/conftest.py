@@ -50,6 +50,12 @@ def _ends_in_time() -> Iterator[None]:
     faulthandler.cancel_dump_traceback_later()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Forgive one warning by name: the SDK's HTTP client leaves streams that it has done with to the collector."""
+    for package in ("httpx2", "httpcore2", "mcp"):
+        config.addinivalue_line("filterwarnings", f"ignore:Async generator '{package}\\..*:ResourceWarning")
+
+
 def pytest_sessionfinish() -> None:
     """Remove the folders of this run."""
     shutil.rmtree(_OWN, ignore_errors=True)

@@ -29,7 +29,7 @@ class Teller:
 
     def right(self, lines: Iterable[str]) -> None:
         for line in lines:
-            self._line(f"    {display(line, limit=200)}")
+            self._line(f"    {display(line, limit=400)}")
         self._line(f"    {self._painted('right', '32')}")
 
     def wrong(self, problem: str, log: Sequence[str]) -> None:

@@ -63,7 +63,7 @@ class Bench:
         self._ending = trio.Event()
         self._ended = trio.Event()
 
-    async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
+    async def call(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
         """Call a tool; return the structured result or raise the Refusal of the error body."""
         return await call(self.client, tool, **arguments)
 

@@ -18,7 +18,7 @@ class Malformed(AssertionError):
     """An answer that is neither a result nor an error body of the contract."""
 
 
-async def call(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
+async def call(client: Client, tool: str, /, **arguments: Any) -> dict[str, Any]:
     """Call one tool and return its structured content.
 
     Args:

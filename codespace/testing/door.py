@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Literal
@@ -16,14 +17,17 @@ class Door:
     Args:
         site: Where the daemon lives.
         daemon: The running daemon behind HTTP; None: each visit starts its own over stdio.
-        suffix: Behind the name of each workspace; over HTTP each test has workspaces of its own.
+        take: Names a workspace of a kind that nobody else uses, where tests share the daemon.
     """
 
-    def __init__(self, site: Site, daemon: HttpDaemon | None = None, suffix: str = "") -> None:
+    def __init__(
+        self, site: Site, daemon: HttpDaemon | None = None, take: Callable[[str], str] = lambda kind: kind
+    ) -> None:
         self.site = site
         self.daemon = daemon
         self.name: Literal["stdio", "http"] = "stdio" if daemon is None else "http"
-        self._suffix = suffix
+        self._take = take
+        self._taken: dict[str, str] = {}
 
     def visit(self, kind: str = "main", *, mode: str = "legacy") -> AbstractAsyncContextManager[Visit]:
         """Connect an official client that works in this test's workspace of a kind."""
@@ -37,4 +41,6 @@ class Door:
 
     def workspace_id(self, kind: str = "main") -> str:
         """Return the id of this test's workspace of a kind."""
-        return kind + self._suffix
+        if kind not in self._taken:
+            self._taken[kind] = self._take(kind)
+        return self._taken[kind]

@@ -61,7 +61,7 @@ class Visit:
     def root(self) -> Path:
         return self.site.root(self.workspace_id)
 
-    async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
+    async def call(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
         """Call a tool; the workspace is filled in where the tool takes one. Raises: Refusal."""
         if tool in _OF_A_WORKSPACE:
             arguments.setdefault("workspace_id", self.workspace_id)

@@ -69,7 +69,7 @@ class Wire:
                 raise Malformed(f"{method} was answered by {json.dumps(message)[:500]}")
             return dict(message["result"])
 
-    def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
+    def call(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
         """Call a tool and return the whole result of tools/call as it came over the wire."""
         return self.request("tools/call", {"name": tool, "arguments": arguments})
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +20,19 @@ KINDS: dict[str, dict[str, Any]] = {
     "shared": {"occupancy": "shared"},
 }
 # Kinds of workspaces that a test may ask for.
-_OF_EACH_KIND = 30
+IN_THE_HALL = {"main": 60, "locked": 5, "held": 20, "shared": 5}
 # Over HTTP each test takes fresh ones, so that tests cannot meet in a root.
 
 
-@dataclass(frozen=True)
 class Hall:
-    """The HTTP daemon of the session, and numbers of workspaces that nobody has used yet."""
+    """The HTTP daemon of the session, and its workspaces that nobody has used yet."""
 
-    daemon: HttpDaemon
-    numbers: Iterator[int]
+    def __init__(self, daemon: HttpDaemon) -> None:
+        self.daemon = daemon
+        self._next = {kind: itertools.count() for kind in KINDS}
+
+    def door(self) -> Door:
+        return Door(self.daemon.site, self.daemon, lambda kind: f"{kind}-{next(self._next[kind])}")
 
 
 @pytest.fixture(scope="session")
@@ -38,10 +40,10 @@ def hall(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hall]:
     """One HTTP daemon for the session."""
     site = Site(tmp_path_factory.mktemp("hall"))
     for kind, options in KINDS.items():
-        for number in range(_OF_EACH_KIND):
+        for number in range(IN_THE_HALL[kind]):
             site.add_workspace(f"{kind}-{number}", **options)
     with HttpDaemon(site) as daemon:
-        yield Hall(daemon, itertools.count())
+        yield Hall(daemon)
 
 
 @pytest.fixture
@@ -61,16 +63,14 @@ def stdio_door(site: Site) -> Door:
 
 @pytest.fixture
 def http_door(hall: Hall) -> Door:
-    """The HTTP door alone, with workspaces that no other test uses."""
-    return Door(hall.daemon.site, hall.daemon, f"-{next(hall.numbers)}")
+    """The HTTP door alone."""
+    return hall.door()
 
 
-@pytest.fixture(params=["stdio_door", "http_door"])
-def door(request: pytest.FixtureRequest) -> Door:
+@pytest.fixture(params=["stdio", "http"])
+def door(request: pytest.FixtureRequest, site: Site, hall: Hall) -> Door:
     """Each door in turn."""
-    chosen = request.getfixturevalue(request.param)
-    assert isinstance(chosen, Door)
-    return chosen
+    return Door(site) if request.param == "stdio" else hall.door()
 
 
 @pytest.fixture
