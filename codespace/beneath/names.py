@@ -61,7 +61,9 @@ class Hidden:
     def __init__(self, globs: Sequence[str]) -> None:
         self.globs = tuple(globs)
         self._exact = _compiled(self.globs)
-        self._folded = _compiled(tuple(fold(glob) for glob in globs))
+        folded = tuple(fold(glob) for glob in globs)
+        self._folded = _compiled(folded)
+        self._is_folded = folded == self.globs
 
     def __bool__(self) -> bool:
         return bool(self.globs)
@@ -73,6 +75,12 @@ class Hidden:
     def covers_folded(self, path: str) -> bool:
         """Return whether `path` would match on a filesystem that ignores letter case."""
         return self._folded.match(fold(path)) is not None
+
+    def may_cover(self, path: str) -> bool:
+        """Return whether `path` matches in one way or the other; one match where both are the same."""
+        if self._is_folded and (path.islower() and path.isascii()):
+            return self.covers(path)
+        return self.covers(path) or self.covers_folded(path)
 
 
 def fold(name: str) -> str:

@@ -192,7 +192,7 @@ class Reader:
         """Return an iteration over everything visible below `path`, names sorted, directories before what they hold.
 
         Links and special files are named, never followed. A mount below the root, a hidden name and a
-        directory that cannot be read are left out; how many of the last is said by `Walk.unreadable`.
+        directory that cannot be read are left out; how many of the last, `Walk.unreadable` says.
 
         Args:
             skip: Leaves an entry out, and so everything below it.
@@ -209,11 +209,9 @@ class Reader:
 
     def is_hidden(self, path: str) -> bool:
         """Return whether a hidden glob covers the cleaned `path`, also through a filesystem that folds letter case."""
-        if not self.hidden:
+        if not self.hidden or not self.hidden.may_cover(path):
             return False
-        if self.hidden.covers(path):
-            return True
-        return self.hidden.covers_folded(path) and self._folds(path)
+        return self.hidden.covers(path) or self._folds(path)
 
     def _hold(self, path: str) -> int:
         if self.is_hidden(path):

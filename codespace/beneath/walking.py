@@ -6,6 +6,7 @@ swaps of directories for links are no concern.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -33,7 +34,10 @@ class Walk:
 
     def __init__(self, start: str, listing: Callable[[str], int], skip: Callable[[Entry], bool]) -> None:
         self.unreadable = 0
-        """Directories that could not be listed: mounts, permissions, removed meanwhile, too deep to name."""
+        """Directories that could not be listed, by permission or for being too deep to name.
+
+        One that is a mount is left out by rule, and one that was removed or swapped meanwhile is not there.
+        """
         self._start = start
         self._listing = listing
         self._skip = skip
@@ -51,18 +55,21 @@ class Walk:
         found: list[Entry] = []
         try:
             descriptor = self._listing(directory)
-        except OSError:
-            self.unreadable += 1
+        except OSError as error:
+            self._count(error)
             return found
         try:
             with os.scandir(descriptor) as names:
                 found.extend(Entry(prefix + name.name, _kind(name)) for name in names)
-        except OSError:
-            self.unreadable += 1
+        except OSError as error:
+            self._count(error)
         finally:
             os.close(descriptor)
         found.sort(key=lambda entry: entry.path)
         return [entry for entry in found if not self._skip(entry)]
+
+    def _count(self, error: OSError) -> None:
+        self.unreadable += error.errno not in (errno.EXDEV, errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 def _kind(name: os.DirEntry[str]) -> Kind:

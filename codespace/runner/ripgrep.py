@@ -7,11 +7,13 @@ never shown, whatever ripgrep was told to leave out.
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from codespace import limits
 from codespace.beneath import STAGED_PREFIX, Entry, Root, showable
 from codespace.contract import Workspace
 from codespace.display import display
@@ -23,8 +25,10 @@ from codespace.runner.matches import Matches
 from codespace.runner.names import Names
 from codespace.runner.stopping import Stop
 
-_BATCH: Final = 128  # files handed to one ripgrep as descriptors, of the 1,024 that a process usually may have
+_BATCH: Final = min(512, max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8, 32))
+# Files handed to one ripgrep as descriptors: with all searches at once, half of what the process may have.
 _COMMON: Final = ("--no-config", "--no-messages", "--color=never")
+_MEMORY: Final = ("--regex-size-limit=32M", "--dfa-size-limit=64M")
 _TREE: Final = ("--hidden", "--no-require-git", "--no-ignore-global", "--iglob=!.git", f"--glob=!{STAGED_PREFIX}*")
 
 
@@ -41,8 +45,7 @@ class Question:
     """A glob for last names that lets through all that `wanted` does."""
 
     def arguments(self) -> list[str]:
-        limits = ("--regex-size-limit=32M", "--dfa-size-limit=64M")
-        told = ["--json", *limits, f"--context={self.context_lines}", f"--regexp={self.pattern}"]
+        told = ["--json", *_MEMORY, f"--context={self.context_lines}", f"--regexp={self.pattern}"]
         return [*told, "--fixed-strings"] if self.literal else told
 
 
@@ -57,6 +60,8 @@ class Ripgrep:
     def __init__(self, root: Root, workspace: Workspace, confinement: Confinement, stop: Stop, deadline: float) -> None:
         self.cut: str | None = None
         """Why it ended early: `time`, `size`."""
+        self.unreadable = False
+        """Whether something was left out because it could not be read."""
         self._root = root
         self._workspace = workspace
         self._confinement = confinement
@@ -71,7 +76,7 @@ class Ripgrep:
             arguments = ["--files", "--null", *(("--no-ignore",) if include_ignored else ())]
             if self._in_sandbox(arguments, names.take):
                 return sorted(filter(self.is_visible, names.found))
-        return sorted(entry.path for entry in self._walk(include_ignored=include_ignored))
+        return sorted(entry.path for entry in self._walk(self._deadline, include_ignored=include_ignored))
 
     def matches(self, question: Question) -> Matches:
         """Return the matches in visible files, unsorted.
@@ -89,7 +94,8 @@ class Ripgrep:
 
     def is_visible(self, path: str) -> bool:
         """Return whether a name may be shown at all."""
-        git = ".git" in path.lower() and ".git" in path.lower().split("/")
+        lowered = path.lower()
+        git = ".git" in lowered and ".git" in lowered.split("/")
         return not git and not self._root.is_hidden(path)
 
     def is_inside(self, path: str) -> bool:
@@ -103,7 +109,7 @@ class Ripgrep:
         return known
 
     def _in_sandbox(self, arguments: Sequence[str], take: Callable[[bytes], bool]) -> bool:
-        """Run ripgrep on the root; return False where the sandbox itself could not be made this time."""
+        """Run ripgrep on the root; return False where the answer must come without the sandbox this time."""
         tree = [*_TREE, *(f"--glob=!{glob}" for glob in self._workspace.hidden_paths if _is_plain(glob))]
         if not self._workspace.allow_submounts:
             tree.append("--one-file-system")
@@ -115,20 +121,25 @@ class Ripgrep:
         if ending.returncode not in (0, 2) and ending.complaint.startswith(b"bwrap:"):
             return False
         _check(ending)
+        if ending.cut is None and ending.returncode == 2:
+            # Root without its capabilities may not read what belongs to others; on descriptors it may.
+            self.unreadable = True
+            return os.geteuid() != 0
         return True
 
     def _matches_beneath(self, question: Question) -> Matches:
         described: dict[str, str] = {}
         matches = Matches(described.get, question.context_lines)
         batch: list[Entry] = []
-        for entry in self._walk(include_ignored=False):
+        # A slow walk leaves time for a last search of what it came to.
+        for entry in self._walk(self._deadline - limits.SEARCH_LAST_SECONDS, include_ignored=False):
             if question.wanted is None or question.wanted(entry.path):
                 batch.append(entry)
             if len(batch) == _BATCH:
                 self._search_batch(question, batch, described, matches)
                 batch = []
-            if self.cut is not None:
-                return matches
+                if self.cut is not None:
+                    return matches
         self._search_batch(question, batch, described, matches)  # also where it is empty: the pattern may be wrong
         return matches
 
@@ -136,6 +147,7 @@ class Ripgrep:
         self, question: Question, batch: Sequence[Entry], described: dict[str, str], matches: Matches
     ) -> None:
         descriptors: list[int] = []
+        searched = matches.files_searched
         described.clear()
         try:
             for entry in batch:
@@ -144,38 +156,44 @@ class Ripgrep:
                     descriptors.append(descriptor)
                     described[f"/proc/self/fd/{descriptor}"] = shown(entry.path)
             argv = [self._confinement.ripgrep, *_COMMON, "--no-ignore", *question.arguments(), "--"]
-            _check(self._run([*argv, *(described or ("/dev/null",))], descriptors, matches.take))
+            ending = self._run([*argv, *(described or ("/dev/null",))], descriptors, matches.take)
+            _check(ending)
+            self.unreadable = self.unreadable or (ending.cut is None and ending.returncode == 2)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
         if not described:
-            matches.files_searched = 0
+            matches.files_searched = searched
 
     def _open(self, entry: Entry) -> int | None:
         """Open a file that the walk named, or leave it out: it may be gone, or out of reach, by now."""
         try:
             descriptor = self._root.open_entry(entry)
-        except Refusal:
+        except Refusal as refused:
+            self.unreadable = self.unreadable or refused.code == "FILE_OPERATION_FAILED"
             return None
         if os.fstat(descriptor).st_size <= self._workspace.limits.file_bytes:
             return descriptor
         os.close(descriptor)
         return None
 
-    def _walk(self, *, include_ignored: bool) -> Iterator[Entry]:
+    def _walk(self, deadline: float, *, include_ignored: bool) -> Iterator[Entry]:
         ignores = Ignores(self._root)
 
         def skip(entry: Entry) -> bool:
             return not self.is_visible(entry.path) or (not include_ignored and ignores.skips(entry))
 
-        for entry in self._root.walk(skip=skip):
+        self.unreadable = False
+        walk = self._root.walk(skip=skip)
+        for entry in walk:
             if self._stop.said:
                 return
-            if time.monotonic() > self._deadline:
+            if time.monotonic() > deadline:
                 self.cut = "time"
                 return
             if entry.kind == "file":
                 yield entry
+        self.unreadable = self.unreadable or walk.unreadable > 0
 
     def _run(self, argv: Sequence[str], fds: Sequence[int], take: Callable[[bytes], bool]) -> child.Ending:
         try:

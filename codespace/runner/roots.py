@@ -24,16 +24,23 @@ class Roots:
         Raises: Refusal FILE_NOT_FOUND where its directory is gone, FILE_OPERATION_FAILED where it was replaced.
         """
         key = (workspace.root, workspace.allow_submounts, workspace.hidden_paths)
-        with self._lock:
-            root = self._open.get(key)
-            if root is None:
-                root = Root.open(
-                    workspace.root,
-                    allow_submounts=workspace.allow_submounts,
-                    hidden=(*workspace.hidden_paths, *ALWAYS_HIDDEN),
-                )
-                self._open[key] = root
+        root = self._open.get(key)
+        if root is None:
+            root = self._first(key, workspace)
         root.check_in_place()
+        return root
+
+    def _first(self, key: tuple[str, bool, tuple[str, ...]], workspace: Workspace) -> Root:
+        """Open the root outside the lock, since a hung filesystem must hold up its own workspace alone."""
+        opened = Root.open(
+            workspace.root,
+            allow_submounts=workspace.allow_submounts,
+            hidden=(*workspace.hidden_paths, *ALWAYS_HIDDEN),
+        )
+        with self._lock:
+            root = self._open.setdefault(key, opened)
+        if root is not opened:
+            opened.close()
         return root
 
     def close(self) -> None:

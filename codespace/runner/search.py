@@ -61,7 +61,8 @@ class Search:
             query: Letters that appear in the path in that order; the answer is then sorted by fit, else by name.
             include_ignored: Also what .gitignore leaves out; never `.git`.
             limit: Most paths.
-        Returns: `total_seen` counts those that answered before the cut. `reason` says why it was cut.
+        Returns: `total_seen` counts those that answered before the cut. `reason` says why it was cut:
+            `limit`, `time`, `size`, or `unreadable` where something was left out that may not be read.
         Raises: Refusal INVALID_ARGUMENT, FILE_OPERATION_FAILED, TIMEOUT.
         Cancel: nothing is left running.
         """
@@ -77,7 +78,7 @@ class Search:
                 names = [name for name in names if wanted(name)]
             kept, total = fuzzy.best(query, names, limit) if query is not None else (names[:limit], len(names))
             paths = tuple(shown(path) for path in kept if call.is_inside(path))
-            reason = call.cut or ("limit" if total > limit else None)
+            reason = call.cut or ("limit" if total > limit else "unreadable" if call.unreadable else None)
             return FindResult(paths, reason is not None, total, reason)
 
         return await self._bounded(work)
@@ -100,7 +101,7 @@ class Search:
             context_lines: Lines shown before and after each match.
             limit: Most matches.
         Returns: `column` counts characters from 1. A long line is cut to a window around the match.
-            `files_searched` is a lower bound where `truncated`.
+            `files_searched` is a lower bound where `truncated`; `reason` as in find.
         Raises: Refusal INVALID_ARGUMENT with ripgrep's words about the pattern; FILE_OPERATION_FAILED, TIMEOUT.
         Cancel: nothing is left running.
         """
@@ -114,7 +115,7 @@ class Search:
             call = self._call(workspace, stop)
             matches = call.matches(question)
             found = sorted(matches.found, key=lambda match: (match.path, match.line))
-            reason = call.cut or ("size" if matches.too_long else None)
+            reason = call.cut or ("size" if matches.too_long else "unreadable" if call.unreadable else None)
             if len(found) > limit and reason != "time":
                 reason = "limit"
             return SearchResult(tuple(found[:limit]), reason is not None, matches.files_searched, reason)

@@ -77,6 +77,13 @@ def put(workspace: Workspace, files: dict[str, str | bytes]) -> None:
             made.write(content if isinstance(content, bytes) else content.encode())
 
 
+def make_failing(fake: Path, real: str | None, worked: Path) -> None:
+    """Write a bubblewrap that fails from the moment that `worked` exists."""
+    failing = f"if [ -e {worked} ]; then echo 'bwrap: no namespace' >&2; exit 1; fi"
+    fake.write_text(f'#!/bin/sh\n{failing}\nexec {real} "$@"\n')
+    fake.chmod(0o755)
+
+
 async def find(search: Search, workspace: Workspace, **changed: Any) -> FindResult:
     asked: dict[str, Any] = {"glob": None, "query": None, "include_ignored": False, "limit": 1000}
     return await search.find(workspace, **(asked | changed))
@@ -236,6 +243,44 @@ async def test_a_pattern_that_matches_everything_ends_early(search: Search, work
     put(workspace, {f"many/{number}": "line\n" * 2_000 for number in range(60)})
     result = await grep(search, workspace, "line", limit=10)
     assert (len(result.matches), result.truncated, result.reason) == (10, True, "limit")
+
+
+async def test_what_may_not_be_read_is_left_out_and_said(search: Search, workspace: Workspace) -> None:
+    put(workspace, {"locked": "needle", "shut/x": "needle"})
+    os.chmod(os.path.join(workspace.root, "locked"), 0)
+    os.chmod(os.path.join(workspace.root, "shut"), 0)
+    result = await grep(search, workspace)
+    os.chmod(os.path.join(workspace.root, "shut"), 0o700)
+    paths = [match.path for match in result.matches]
+    if os.geteuid() == 0:  # root may read them, and does, though not in the sandbox
+        assert (paths, result.truncated) == (sorted([*VISIBLE, "locked", "shut/x"]), False)
+    else:
+        assert (paths, result.truncated, result.reason) == (VISIBLE, True, "unreadable")
+
+
+@pytest.mark.parametrize("files", [4, 5])
+async def test_batches_of_descriptors_add_up(
+    roots: Roots, tmp_path: Path, files: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ripgrep, "_BATCH", 2)
+    workspace = Workspace(id="b", root=str(tmp_path))
+    put(workspace, {str(number): "needle" for number in range(files)})
+    result = await grep(Search(roots, allow_bubblewrap=False), workspace)
+    assert (len(result.matches), result.files_searched) == (files, files)
+
+
+async def test_a_sandbox_that_fails_for_once_is_done_without(
+    roots: Roots, workspace: Workspace, tmp_path: Path
+) -> None:
+    real = (await Search(roots).confinement()).bubblewrap
+    fake = tmp_path / "bwrap"
+    worked = tmp_path / "worked"
+    make_failing(fake, real, worked)
+    search = Search(roots, bwrap_path=str(fake))
+    assert (await search.confinement()).kind == "bubblewrap"
+    os.close(os.open(worked, os.O_CREAT))
+    assert [match.path for match in (await grep(search, workspace)).matches] == VISIBLE
+    assert set(VISIBLE) <= set((await find(search, workspace)).paths)
 
 
 async def test_links_are_never_followed_out(search: Search, workspace: Workspace, tmp_path: Path) -> None:
