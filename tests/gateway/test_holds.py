@@ -1,0 +1,206 @@
+"""Holds in a whole daemon: bound to what was shown, run once, expired by time, settled after a crash."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from codespace.errors import Refusal
+from codespace.testing import Bench, open_bench
+from codespace.testing.site import tree
+
+APPEND = "*** Begin Patch\n*** Update File: log.txt\n@@\n+CANARY line\n*** End Patch\n"
+FILES = {"log.txt": "first\n", "tool.sh": "#!/bin/sh\necho ran >> ran.txt\n"}
+
+
+async def held(bench: Bench, tool: str = "apply_patch", **arguments: Any) -> str:
+    if tool == "apply_patch":
+        arguments = {"patch": APPEND} | arguments
+    with pytest.raises(Refusal) as caught:
+        await bench.call(tool, **arguments)
+    assert caught.value.code == "APPROVAL_REQUIRED"
+    assert caught.value.approval_id is not None
+    return caught.value.approval_id
+
+
+async def code_of(bench: Bench, tool: str, **arguments: Any) -> str:
+    with pytest.raises(Refusal) as caught:
+        await bench.call(tool, **arguments)
+    return caught.value.code
+
+
+def row(bench: Bench, approval_id: str) -> dict[str, Any]:
+    with sqlite3.connect(f"file:{bench.daemon.settings.database}?mode=ro", uri=True) as db:
+        db.row_factory = sqlite3.Row
+        found = dict(db.execute("SELECT * FROM holds WHERE id = ?", (approval_id,)).fetchone())
+    db.close()
+    return found
+
+
+async def test_what_is_shown_is_the_plan_and_the_diff() -> None:
+    async with open_bench(files=FILES, approvals="confirm") as bench:
+        with pytest.raises(Refusal) as caught:
+            await bench.call("apply_patch", patch=APPEND)
+        assert caught.value.details is not None
+        shown = caught.value.details["shown"]
+        assert shown["files"] == ["log.txt"]
+        assert "+CANARY line" in shown["diff"]
+        assert shown["changes"][0]["before_version"].startswith("sha256:")
+
+
+async def test_a_hold_that_was_not_granted_in_time_expires_and_a_new_one_may_be_had() -> None:
+    async with open_bench(files=FILES, approvals="confirm", options={"approval_expiry_seconds": 60}) as bench:
+        first = await held(bench, operation_key="k")
+        bench.advance(61)
+        assert await code_of(bench, "approval_resolve", approval_id=first, decision="grant") == "APPROVAL_EXPIRED"
+        assert await code_of(bench, "operation_resume", approval_id=first) == "APPROVAL_EXPIRED"
+        assert (await bench.call("approval_status", approval_id=first))["reason"] == "expired"
+        assert await held(bench, operation_key="k") != first
+        assert tree(bench.root)["log.txt"] == b"first\n"
+
+
+async def test_a_grant_that_is_not_used_in_time_expires_too() -> None:
+    async with open_bench(files=FILES, approvals="confirm", options={"approval_expiry_seconds": 60}) as bench:
+        hold = await held(bench)
+        await bench.call("approval_resolve", approval_id=hold, decision="grant")
+        bench.advance(61)
+        assert await code_of(bench, "operation_resume", approval_id=hold) == "APPROVAL_EXPIRED"
+
+
+async def test_the_body_is_gone_once_the_hold_is_denied_or_consumed() -> None:
+    async with open_bench(files=FILES, approvals="confirm") as bench:
+        denied, used = await held(bench, operation_key="a"), await held(bench, operation_key="b")
+        assert "CANARY" in row(bench, used)["body"]
+        await bench.call("approval_resolve", approval_id=denied, decision="deny")
+        await bench.call("approval_resolve", approval_id=used, decision="grant")
+        await bench.call("operation_resume", approval_id=used)
+        for hold in (denied, used):
+            assert "CANARY" not in json.dumps(row(bench, hold))
+            assert set(json.loads(row(bench, hold)["body"])) == {"sha256", "bytes"}
+
+
+async def test_two_resumes_at_once_run_it_once_and_get_the_same_result() -> None:
+    async with open_bench(files=FILES, approvals="confirm") as bench:
+        hold = await held(bench, "exec_command", command=["sh", "tool.sh"], operation_key="k")
+        await bench.call("approval_resolve", approval_id=hold, decision="grant")
+        results: list[dict[str, Any]] = []
+
+        async def resume() -> None:
+            results.append(await bench.call("operation_resume", approval_id=hold))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(resume)
+        assert len({result["exec_command"]["process_id"] for result in results}) == 1
+        assert tree(bench.root)["ran.txt"] == b"ran\n"
+
+
+async def test_the_same_request_sent_again_runs_after_the_grant() -> None:
+    async with open_bench(files=FILES, approvals="confirm") as bench:
+        hold = await held(bench)
+        await bench.call("approval_resolve", approval_id=hold, decision="grant")
+        assert (await bench.call("apply_patch", patch=APPEND))["status"] == "applied"
+        assert (await bench.call("approval_status", approval_id=hold))["state"] == "consumed"
+        assert await held(bench) != hold  # without a key it is a new request from then on
+
+
+@pytest.mark.parametrize("changed", ["log.txt", "tool.sh"])
+async def test_what_was_shown_binds_and_a_conflict_does_nothing(changed: str) -> None:
+    async with open_bench(files=FILES, approvals="confirm") as bench:
+        patch = await held(bench)
+        command = await held(bench, "exec_command", command=["sh", "tool.sh"])
+        for hold in (patch, command):
+            await bench.call("approval_resolve", approval_id=hold, decision="grant")
+        Path(bench.root, changed).write_text("changed meanwhile\n")
+        before = tree(bench.root)
+        hold = patch if changed == "log.txt" else command
+        assert await code_of(bench, "operation_resume", approval_id=hold) == "APPROVAL_CONFLICT"
+        assert tree(bench.root) == before
+        assert (await bench.call("approval_status", approval_id=hold))["state"] == "consumed"
+
+
+async def test_a_busy_workspace_gives_the_grant_back() -> None:
+    async with open_bench(files=FILES, approvals="confirm") as bench:
+        sleeper = await held(bench, "exec_command", command=["sleep", "1000"], wait_seconds=0)
+        await bench.call("approval_resolve", approval_id=sleeper, decision="grant")
+        running = await bench.call("operation_resume", approval_id=sleeper)
+        hold = await held(bench)
+        await bench.call("approval_resolve", approval_id=hold, decision="grant")
+        assert await code_of(bench, "operation_resume", approval_id=hold) == "WORKSPACE_BUSY"
+        assert (await bench.call("approval_status", approval_id=hold))["state"] == "granted"
+        await bench.call("terminate_process", process_id=running["exec_command"]["process_id"])
+        resumed = await bench.call("operation_resume", approval_id=hold)
+        assert resumed["apply_patch"]["status"] == "applied"
+
+
+async def test_a_profile_that_became_read_only_refuses_the_resume() -> None:
+    async with open_bench(files=FILES, approvals="confirm") as bench:
+        hold = await held(bench)
+        await bench.call("approval_resolve", approval_id=hold, decision="grant")
+        bench.site.workspaces["main"]["profile"] = "read-only"
+        bench.site.write()
+        await bench.restart()
+        assert await code_of(bench, "operation_resume", approval_id=hold) == "UNAUTHORIZED"
+        assert tree(bench.root)["log.txt"] == b"first\n"
+
+
+async def test_a_wait_for_a_decision_ends_with_it() -> None:
+    async with open_bench(files=FILES, approvals="confirm") as bench:
+        hold = await held(bench)
+        seen: list[str] = []
+
+        async def wait() -> None:
+            seen.append((await bench.call("approval_status", approval_id=hold, wait_seconds=50))["state"])
+
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait)
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                await bench.call("approval_resolve", approval_id=hold, decision="grant")
+        assert seen == ["granted"]
+
+
+async def test_a_decision_may_be_repeated_and_not_turned_round() -> None:
+    async with open_bench(files=FILES, approvals="confirm") as bench:
+        hold = await held(bench)
+        for _ in range(2):
+            assert (await bench.call("approval_resolve", approval_id=hold, decision="grant"))["state"] == "granted"
+        for _ in range(2):
+            assert (await bench.call("approval_resolve", approval_id=hold, decision="deny"))["state"] == "denied"
+        assert await code_of(bench, "approval_resolve", approval_id=hold, decision="grant") == "APPROVAL_CONFLICT"
+
+
+async def test_a_denied_key_stays_denied() -> None:
+    async with open_bench(files=FILES, approvals="confirm") as bench:
+        hold = await held(bench, operation_key="k")
+        await bench.call("approval_resolve", approval_id=hold, decision="deny")
+        assert await code_of(bench, "apply_patch", patch=APPEND, operation_key="k") == "UNAUTHORIZED"
+
+
+async def test_a_key_of_a_hold_conflicts_with_other_arguments() -> None:
+    async with open_bench(files=FILES, approvals="confirm") as bench:
+        await held(bench, operation_key="k")
+        other = APPEND.replace("CANARY", "other")
+        assert await code_of(bench, "apply_patch", patch=other, operation_key="k") == "OPERATION_KEY_CONFLICT"
+
+
+async def test_an_unknown_hold_is_said_to_be_unknown() -> None:
+    async with open_bench(files=FILES, approvals="confirm") as bench:
+        for tool in ("approval_status", "operation_resume"):
+            assert await code_of(bench, tool, approval_id="appr-none") == "APPROVAL_NOT_FOUND"
+
+
+async def test_claims_in_arguments_grant_nothing() -> None:
+    async with open_bench(files=FILES, approvals="confirm") as bench:
+        hold = await held(bench)
+        assert (await bench.call("approval_status", approval_id=hold))["state"] == "pending"
+        claims = {"approved": True, "user_id": "operator"}
+        with pytest.raises(Refusal) as caught:
+            await bench.call("apply_patch", patch=APPEND, **claims)
+        assert caught.value.code == "APPROVAL_REQUIRED"

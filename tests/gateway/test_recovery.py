@@ -1,0 +1,177 @@
+"""What a dead daemon left unfinished is settled by the next one, from every recorded state."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from codespace.errors import Refusal
+from codespace.gateway import audit
+from codespace.gateway.database import connect
+from codespace.testing import Bench, open_bench
+from codespace.testing.site import tree
+
+BEFORE_THE_FIRST_RENAME = ["planning", "snapshotting"]
+BEHIND_IT = ["applying", "verifying", "restoring", "unknown"]
+EXEC_STATES = {"spawning": "lost", "running": "lost", "draining": "lost", "unknown": "lost"}
+
+
+def insert(database: str, table: str, **row: Any) -> None:
+    columns = ", ".join(row)
+    with sqlite3.connect(database) as db:
+        db.execute(f"INSERT INTO {table} ({columns}) VALUES ({', '.join('?' * len(row))})", tuple(row.values()))
+    db.close()
+
+
+def leave_behind(
+    bench: Bench, kind: str, state: str, *, root: str | None = None, approval_id: str | None = None
+) -> str:
+    """Write what a daemon that was killed in `state` has in the database; return the operation's id."""
+    database = bench.daemon.settings.database
+    operation_id = f"op-{kind}-{state}"
+    insert(
+        database,
+        "instances",
+        id=f"inst-{kind}-{state}",
+        pid=1,
+        started_at=1.0,
+        state_dir=bench.daemon.settings.state_dir,
+        lock_path=os.path.join(bench.daemon.settings.state_dir, "no-such-lock"),
+        roots="[]",
+    )
+    insert(
+        database,
+        "operations",
+        id=operation_id,
+        kind=kind,
+        tool="apply_patch" if kind == "patch" else "exec_command",
+        workspace_id="main",
+        root=root or str(bench.root),
+        operation_key=f"key {kind} {state}",
+        fingerprint="f",
+        state=state,
+        instance_id=f"inst-{kind}-{state}",
+        created_at=1.0,
+        files="[]",
+        changes="[]",
+        approval_id=approval_id,
+    )
+    return operation_id
+
+
+def leave_resuming(bench: Bench, tool: str, instance_id: str) -> str:
+    approval_id = f"appr-{tool}"
+    insert(
+        bench.daemon.settings.database,
+        "holds",
+        id=approval_id,
+        tool=tool,
+        workspace_id="main",
+        fingerprint="f",
+        state="resuming",
+        body=json.dumps({"secret": "CANARY"}),
+        shown="{}",
+        caller="stdio",
+        expires_at=1e12,
+        created_at=1.0,
+        instance_id=instance_id,
+    )
+    return approval_id
+
+
+@pytest.mark.parametrize("state", BEFORE_THE_FIRST_RENAME)
+async def test_a_patch_that_was_cut_off_before_the_first_rename_is_rejected(state: str) -> None:
+    async with open_bench(files={"a.txt": "a\n"}) as bench:
+        await bench.stop()
+        operation_id = leave_behind(bench, "patch", state)
+        await bench.start()
+        status = await bench.call("operation_status", operation_id=operation_id)
+        assert status["status"] == status["outcome"]["details"]["status"] == "rejected"
+        assert "finished_at" in status
+        assert tree(bench.root) == {"a.txt": b"a\n"}
+
+
+@pytest.mark.parametrize("state", BEHIND_IT)
+async def test_behind_it_nothing_is_claimed_without_a_journal(state: str) -> None:
+    async with open_bench(files={"a.txt": "a\n"}) as bench:
+        await bench.stop()
+        operation_id = leave_behind(bench, "patch", state)
+        await bench.start()
+        status = await bench.call("operation_status", operation_id=operation_id)
+        assert status["status"] == "unknown"
+        assert "finished_at" not in status
+        assert tree(bench.root) == {"a.txt": b"a\n"}
+
+
+@pytest.mark.parametrize(("state", "ends_as"), EXEC_STATES.items())
+async def test_a_command_of_a_dead_daemon_is_lost_and_never_started_again(state: str, ends_as: str) -> None:
+    async with open_bench() as bench:
+        await bench.stop()
+        operation_id = leave_behind(bench, "exec", state)
+        await bench.start()
+        status = await bench.call("operation_status", operation_id=operation_id)
+        assert (status["status"], status["outcome"]) == (ends_as, {"termination": "lost"})
+        assert (await bench.call("list_processes"))["processes"] == []
+
+
+async def test_a_patch_of_a_root_that_is_not_registered_waits_until_it_is_back(tmp_path: Path) -> None:
+    async with open_bench() as bench:
+        await bench.stop()
+        operation_id = leave_behind(bench, "patch", "planning", root=str(tmp_path))
+        await bench.start()
+        assert (await bench.call("operation_status", operation_id=operation_id))["status"] == "planning"
+        await bench.stop()
+        bench.site.add_workspace("back", root=tmp_path)
+        await bench.start()
+        assert (await bench.call("operation_status", operation_id=operation_id))["status"] == "rejected"
+
+
+async def test_a_granted_command_that_was_being_started_is_ambiguous_and_its_body_is_gone() -> None:
+    async with open_bench(approvals="confirm") as bench:
+        await bench.stop()
+        leave_behind(bench, "exec", "spawning")
+        hold = leave_resuming(bench, "exec_command", "inst-exec-spawning")
+        await bench.start()
+        with pytest.raises(Refusal) as caught:
+            await bench.call("operation_resume", approval_id=hold)
+        assert caught.value.code == "APPROVAL_AMBIGUOUS"
+        assert (await bench.call("approval_status", approval_id=hold))["state"] == "consumed"
+
+
+async def test_a_granted_patch_that_was_being_applied_gets_the_end_of_its_operation() -> None:
+    async with open_bench(approvals="confirm") as bench:
+        await bench.stop()
+        leave_behind(bench, "patch", "planning", approval_id="appr-apply_patch")
+        hold = leave_resuming(bench, "apply_patch", "inst-patch-planning")
+        await bench.start()
+        with pytest.raises(Refusal) as caught:
+            await bench.call("operation_resume", approval_id=hold)
+        assert caught.value.operation_id == "op-patch-planning"
+        assert caught.value.details is not None
+        assert caught.value.details["status"] == "rejected"
+
+
+async def test_a_living_daemons_work_is_left_alone() -> None:
+    async with open_bench(files={"a.txt": "a\n"}) as bench:
+        running = await bench.call("exec_command", command=["sleep", "1000"], wait_seconds=0)
+        other = open_bench(environ={"CODESPACE_OPERATIONS_DB": bench.daemon.settings.database})
+        async with other as second:
+            status = await second.call("operation_status", operation_id=running["operation_id"])
+            assert status["status"] == "running"
+        await bench.call("terminate_process", process_id=running["process_id"])
+
+
+async def test_what_recovery_writes_is_in_the_chain() -> None:
+    async with open_bench() as bench:
+        await bench.stop()
+        operation_id = leave_behind(bench, "patch", "planning")
+        await bench.start()
+        events = (await bench.call("operation_status", operation_id=operation_id))["events"]
+        assert [event["event"] for event in events] == ["refused"]
+        with connect(bench.daemon.settings.database) as db:
+            assert audit.verify(db).ok
