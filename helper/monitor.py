@@ -13,7 +13,7 @@ few numbers are here for the same reason.
 
 Wire, both ways one JSON object a line. To a monitor: a request {program, argv, env, umask} with the
 descriptors stdin, stdout, stderr and the directory by SCM_RIGHTS, then {verb: terminate, grace}.
-From it: {event: started, pid} or {event: failed, stage, errno}; {event: exited, code, usage} when the
+From it: {event: ready}; {event: started, pid} or {event: failed, stage, errno}; {event: exited, code, usage} when the
 command itself ended; {event: gone, usage} when nothing of its tree is left.
 """
 
@@ -331,12 +331,13 @@ def monitor(control: socket.socket) -> NoReturn:
         adopt_orphans()
         line = Line(control)
         request, descriptors = line.receive_request()
+        line.tell(event="ready")  # without it certainly nothing was started, and the daemon may ask another
         command = start(line, request, descriptors)
         if command is not None:
             own(line, command)
     except (EOFError, ConnectionError):
         pass  # the daemon went away or gave up before there was a command
-    except BaseException:
+    except Exception:
         sys.excepthook(*sys.exc_info())  # a fault of ours: told on stderr; the tree falls to the keeper
     finally:
         os._exit(0)

@@ -28,44 +28,46 @@ class Keeper:
         self._lock = trio.Lock()
         self._control: socket.socket | None = None
         self._program: subprocess.Popen[bytes] | None = None
+        self._spare: socket.socket | None = None
         self._closed = False
 
     async def monitor(self) -> socket.socket:
-        """Return our end of a new monitor's control socket, non-blocking.
+        """Return our end of a monitor's control socket, non-blocking; the spare one where there is one.
 
         The first call starts the keeper (about 30 ms); later ones take a fraction of a millisecond.
-        Raises: Refusal PROCESS_SPAWN_FAILED where the keeper cannot be started.
+        Raises: Refusal PROCESS_SPAWN_FAILED where the keeper cannot be started, SHUTTING_DOWN.
         Cancel: no monitor is left; a keeper that was started is kept.
         """
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        with theirs:
-            try:
-                await self._hand_over(theirs)
-            except BaseException:
-                ours.close()
-                raise
-        ours.setblocking(False)
-        return ours
-
-    async def _hand_over(self, theirs: socket.socket) -> None:
         async with self._lock:
             for _ in range(2):
                 if self._closed:
                     raise Refusal("SHUTTING_DOWN", "The daemon is stopping. Nothing was started.")
                 if self._control is None:
                     await self._start()
-                try:
-                    socket.send_fds(self._control, [b"monitor"], [theirs.fileno()], socket.MSG_NOSIGNAL)  # type: ignore[arg-type]
-                    return
-                except BlockingIOError:
-                    break  # hundreds of requests unread: it hangs
-                except OSError:
-                    await self._discard()  # it was killed; a new one is as good
+                self.lay_by()
+                if self._spare is not None:
+                    spare, self._spare = self._spare, None
+                    return spare
+                await self._discard()  # it was killed, or hangs; a new one is as good
             raise Refusal(
                 "PROCESS_SPAWN_FAILED",
                 "The helper that watches over commands (codespace-monitor) does not answer. Nothing was started.",
                 next_step="Call again; if it repeats, restart CodeSpace and run `codespace doctor`.",
             )
+
+    def lay_by(self) -> None:
+        """Have one spare monitor made, unless there is one: the next command need not wait for a fork."""
+        if self._spare is not None or self._control is None:
+            return
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs:
+            ours.setblocking(False)
+            try:
+                socket.send_fds(self._control, [b"monitor"], [theirs.fileno()], socket.MSG_NOSIGNAL)
+            except OSError:
+                ours.close()  # the next `monitor` sees to it
+            else:
+                self._spare = ours
 
     async def _start(self) -> None:
         try:
@@ -79,6 +81,9 @@ class Keeper:
     async def _discard(self) -> None:
         control, self._control = self._control, None
         program, self._program = self._program, None
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.close()
         if control is not None:
             control.close()
         if program is not None:

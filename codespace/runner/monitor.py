@@ -5,6 +5,7 @@ Closing it ends the command's whole tree. The wire is described in helper/monito
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 from collections.abc import Mapping, Sequence
@@ -20,13 +21,26 @@ class Monitor:
         self._control = control
         self._stream = trio.socket.from_stdlib_socket(control)
         self._unread = b""
+        self.ready = False
+        """The monitor was there to take the order."""
 
-    async def ask(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
-        """Send the request and copies of `descriptors` (stdin, stdout, stderr, directory).
+    async def start(self, order: Mapping[str, Any], descriptors: Sequence[int]) -> dict[str, Any] | None:
+        """Have the command started; returns `started` or `failed`, None where the monitor ended.
 
-        Raises: OSError where the monitor is gone. Cancel: close it; nothing of the command is left.
+        Args:
+            descriptors: stdin, stdout, stderr, directory; copies are sent.
+        After None, `ready` says whether the monitor was there at all: where not, nothing was started.
+        Cancel: close it; nothing of the command is left.
         """
-        data = json.dumps(request).encode() + b"\n"
+        with contextlib.suppress(OSError):  # it ended; what it had said before can still be read
+            await self._send(json.dumps(order).encode() + b"\n", descriptors)
+        event = await self.event()
+        if event is not None and event["event"] == "ready":
+            self.ready = True
+            event = await self.event()
+        return event
+
+    async def _send(self, data: bytes, descriptors: Sequence[int]) -> None:
         # The descriptors travel with the first bytes; a send to an empty socket takes at least some.
         sent = socket.send_fds(self._control, [data], descriptors, socket.MSG_NOSIGNAL)
         rest = memoryview(data)[sent:]

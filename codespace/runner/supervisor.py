@@ -7,10 +7,10 @@ the request that started it and never outlives the supervisor.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
 
 import trio
 
@@ -62,31 +62,41 @@ class Supervisor:
         self._stopping = False
         self._keeper = Keeper()
         self._homes: Homes | None = None
-        self._opened = trio.open_nursery()
+        self._opened = self._open()
         self._spawning = trio.CapacityLimiter(limits.SPAWN_THREADS)
         self._removing = trio.CapacityLimiter(limits.REMOVAL_THREADS)
 
-    async def __aenter__(self) -> Self:
-        self._homes = await trio.to_thread.run_sync(Homes, self._state_dir)
-        self._nursery = await self._opened.__aenter__()
-        self._nursery.start_soon(self._remove, self._homes.sweep)
-        return self
+    def __aenter__(self) -> Awaitable[Supervisor]:
+        return self._opened.__aenter__()
 
-    async def __aexit__(
+    def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        self._stopping = True
+    ) -> Awaitable[bool | None]:
+        return self._opened.__aexit__(kind, error, trace)
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[Supervisor]:
+        self._homes = await trio.to_thread.run_sync(Homes, self._state_dir)
         try:
-            # Shields the orderly end of the trees; whatever is left at the deadline is cut off below.
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.STOP_END_SECONDS):
-                await self._end_all()
+            async with trio.open_nursery() as self._nursery:
+                self._nursery.start_soon(self._remove, self._homes.sweep)
+                try:
+                    yield self
+                finally:
+                    self._stopping = True
+                    # Shields the orderly end of the trees; whatever is left at the deadline is cut off below.
+                    with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.STOP_END_SECONDS):
+                        await self._end_all()
+                    for process in self._processes.values():
+                        process.abandon()
+                    self._nursery.cancel_scope.cancel()  # tasks that own a tree are shielded and end by themselves
         finally:
-            for process in self._processes.values():
-                process.abandon()
-            self._nursery.cancel_scope.cancel()  # tasks that own a tree are shielded and end by themselves
-            swallowed = await self._opened.__aexit__(kind, error, trace)
-            await self._clear_away()
-        return swallowed
+            # Shields the end of the keeper and the removal of homes; both are bounded, and what is left
+            # of homes is swept at the next start.
+            seconds = limits.KEEPER_END_SECONDS + limits.HOME_SECONDS
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + seconds):
+                await self._keeper.aclose()
+                await trio.to_thread.run_sync(self._homes.close, abandon_on_cancel=True)
 
     async def _end_all(self) -> None:
         processes = list(self._processes.values())
@@ -94,16 +104,6 @@ class Supervisor:
             process.terminate("terminated", limits.STOP_GRACE_SECONDS)
         for process in processes:
             await process.ended.wait()
-
-    async def _clear_away(self) -> None:
-        # Shields the end of the keeper and the removal of homes; both are bounded, and what is left
-        # of homes is swept at the next start.
-        with trio.CancelScope(
-            shield=True, deadline=trio.current_time() + limits.KEEPER_END_SECONDS + limits.HOME_SECONDS
-        ):
-            await self._keeper.aclose()
-            if self._homes is not None:
-                await trio.to_thread.run_sync(self._homes.close, abandon_on_cancel=True)
 
     # --- starting ---
 
@@ -156,7 +156,9 @@ class Supervisor:
             )
             process = await self._start(request, prepared, cwd_fd)
         except BaseException:
-            await self._remove(homes.remove, request.process_id)
+            # Shields the removal of an empty directory; a sweep finds what is left at the deadline.
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.HOME_SECONDS):
+                await self._remove(homes.remove, request.process_id)
             raise
         self._processes[request.process_id] = process
         self._nursery.start_soon(self._drive, process, homes, request.process_id)
@@ -164,47 +166,49 @@ class Supervisor:
 
     async def _start(self, request: SpawnRequest, prepared: _Prepared, cwd_fd: int) -> Process:
         pipes = Pipes(stdin=request.stdin is not None or request.open_stdin)
-        monitor = None
         try:
-            monitor = Monitor(await self._keeper.monitor())
-            await self._ask(monitor, request, prepared, (*pipes.theirs, cwd_fd))
+            monitor = await self._ask(request, prepared, (*pipes.theirs, cwd_fd))
             pipes.let_go()
             if self._stopping:
+                monitor.close()
                 raise Refusal("SHUTTING_DOWN", "The daemon is stopping. The command was ended at once.")
             return Process(request, monitor, pipes, self._wall_clock)
         except BaseException:
-            if monitor is not None:
-                monitor.close()
             pipes.close()
             raise
 
-    async def _ask(
-        self, monitor: Monitor, request: SpawnRequest, prepared: _Prepared, descriptors: tuple[int, ...]
-    ) -> None:
-        order = {
-            "program": prepared.program,
-            "argv": request.argv,
-            "env": prepared.env,
-            "umask": self._umask,
-        }
-        try:
-            await monitor.ask(order, descriptors)
-            event: dict[str, Any] | None = await monitor.event()
-        except OSError:
-            event = None
-        if event is None:
-            raise Refusal("PROCESS_SPAWN_FAILED", "The helper that starts commands was killed. Nothing runs.")
-        if event["event"] == "failed":
-            raise program.spawn_failure(request.argv[0], str(event["stage"]), int(event["errno"]))
+    async def _ask(self, request: SpawnRequest, prepared: _Prepared, descriptors: tuple[int, ...]) -> Monitor:
+        """Have a monitor start the command; a second one only where the first cannot have started it."""
+        order = {"program": prepared.program, "argv": request.argv, "env": prepared.env, "umask": self._umask}
+        for _ in range(2):
+            monitor = Monitor(await self._keeper.monitor())
+            try:
+                event = await monitor.start(order, descriptors)
+            except BaseException:
+                monitor.close()
+                raise
+            if event is not None and event["event"] == "started":
+                self._keeper.lay_by()
+                return monitor
+            monitor.close()
+            if event is not None:
+                raise program.spawn_failure(request.argv[0], str(event["stage"]), int(event["errno"]))
+            if monitor.ready:
+                break
+        raise Refusal(
+            "PROCESS_SPAWN_FAILED",
+            "The helper that starts commands was killed while it started this one. What it had started was ended.",
+            next_step="Look at what the command may have done before you send it again.",
+        )
 
     async def _drive(self, process: Process, homes: Homes, process_id: str) -> None:
         await process.run()
-        await self._remove(homes.remove, process_id)
+        # Shields the removal of what no one will look at again; it goes on in its thread at the deadline.
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.HOME_SECONDS):
+            await self._remove(homes.remove, process_id)
 
     async def _remove(self, act: Callable[..., None], *arguments: str) -> None:
-        # Shields the removal of what no one will look at again; it is abandoned to its thread at the deadline.
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.HOME_SECONDS):
-            await trio.to_thread.run_sync(act, *arguments, abandon_on_cancel=True, limiter=self._removing)
+        await trio.to_thread.run_sync(act, *arguments, abandon_on_cancel=True, limiter=self._removing)
 
     # --- answering ---
 
@@ -275,15 +279,17 @@ class Supervisor:
         try:
             return await process.stdin.write(data, eof=eof)
         except StdinClosed as closed:
-            with trio.move_on_after(limits.EXIT_NEWS_SECONDS):
-                await process.ended.wait()
-            if process.ended.is_set():
-                raise _exited(process.state(), closed.written) from None
-            raise Refusal(
-                "INVALID_ARGUMENT",
-                f"The stdin of this process is closed; {closed.written} bytes were written before.",
-                next_step="Read its output with read_process; it takes no more input.",
-            ) from None
+            written = closed.written
+        with trio.move_on_after(limits.EXIT_NEWS_SECONDS):
+            await process.ended.wait()
+        if process.ended.is_set():
+            raise _exited(process.state(), written)
+        raise Refusal(
+            "INVALID_ARGUMENT",
+            f"The stdin of this process is closed; {written} of these bytes were written.",
+            next_step="Read its output with read_process; it takes no more input.",
+            details={"bytes_written": written},
+        )
 
     async def resize(self, process_id: str, rows: int, cols: int) -> None:
         """Refuse: no process has a terminal yet. Raises: Refusal PROCESS_NOT_FOUND, INVALID_ARGUMENT."""

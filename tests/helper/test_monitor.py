@@ -21,7 +21,7 @@ from helper import monitor as program
 
 DEADLINE_SECONDS = 20.0
 # Nothing here takes a second; a hang must fail and not stall the run.
-READY = "open(1, 'w', closefd=False).write('ready\\n')"
+READY = "import os; os.write(1, b'ready\\n')"
 # Said by the last process of a tree: then the whole tree is there.
 
 TREES = {
@@ -162,6 +162,7 @@ class Keeper:
         finally:
             for descriptor in (null, writing, directory):
                 os.close(descriptor)
+        line.expect("ready")
         return line, reading
 
     def close(self) -> None:
