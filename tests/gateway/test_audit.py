@@ -113,6 +113,11 @@ def test_a_removed_event_is_found_as_a_gap_also_when_the_rest_is_renumbered(five
     assert faults(five) == [(3, "gap")]
 
 
+def test_numbers_that_were_moved_are_found_although_every_link_holds(five: Database) -> None:
+    five.execute("UPDATE events SET seq = seq + 10 WHERE seq > 3")
+    assert faults(five) == [(14, "gap")]
+
+
 def test_a_removed_beginning_is_found(five: Database) -> None:
     five.execute("DELETE FROM events WHERE seq <= 2")
     assert faults(five) == [(3, "gap")]
