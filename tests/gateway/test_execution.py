@@ -1,0 +1,171 @@
+"""The command driver in a whole daemon: at most once, told to the end, free for the next call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from codespace.contract import Caller
+from codespace.errors import Refusal
+from codespace.testing import Bench, open_bench
+from codespace.testing.site import tree
+
+CALLER = Caller("memory")
+
+
+async def start(bench: Bench, *command: str, **arguments: Any) -> dict[str, Any]:
+    return await bench.call("exec_command", command=list(command), **arguments)
+
+
+async def code_of(bench: Bench, tool: str, **arguments: Any) -> str:
+    with pytest.raises(Refusal) as caught:
+        await bench.call(tool, **arguments)
+    return caught.value.code
+
+
+async def test_an_answer_that_tells_of_an_end_leaves_the_root_free_for_the_next_call() -> None:
+    async with open_bench() as bench:
+        for number in range(15):
+            assert (await start(bench, "sh", "-c", f"exit {number}"))["exit_code"] == number
+
+
+async def test_two_calls_with_one_key_at_the_same_time_start_one_process() -> None:
+    async with open_bench(occupancy="shared") as bench:
+        results: list[dict[str, Any]] = []
+
+        async def one() -> None:
+            results.append(await start(bench, "sh", "-c", "echo x >> ran", operation_key="k"))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):
+                nursery.start_soon(one)
+        assert len({result["process_id"] for result in results}) == 1
+        assert tree(bench.root) == {"ran": b"x\n"}
+
+
+async def test_a_request_that_is_cancelled_anywhere_leaves_a_process_that_can_be_found_or_none() -> None:
+    async with open_bench() as bench:
+        for milliseconds in range(0, 20, 2):
+            key = f"k{milliseconds}"
+            with trio.move_on_after(milliseconds / 1000):
+                await bench.daemon.tools.exec_command(
+                    CALLER,
+                    workspace_id="main",
+                    command=["sh", "-c", "exit 3"],
+                    cwd=".",
+                    env=None,
+                    stdin=None,
+                    open_stdin=False,
+                    timeout_seconds=None,
+                    wait_seconds=10,
+                    operation_key=key,
+                    work_id=None,
+                )
+            again = await start(bench, "sh", "-c", "exit 3", operation_key=key)  # waits behind it, or is the first
+            assert (again["state"], again["exit_code"]) == ("exited", 3)
+
+
+async def test_the_ledger_tells_how_it_ended_and_holds_neither_argv_nor_output() -> None:
+    async with open_bench() as bench:
+        ended = await start(bench, "sh", "-c", "echo CANARY; exit 7")
+        status = await bench.call("operation_status", operation_id=ended["operation_id"])
+        assert (status["kind"], status["status"], status["process_id"]) == ("exec", "exited", ended["process_id"])
+        assert status["outcome"]["exit_code"] == 7
+        assert [event["event"] for event in status["events"]] == [
+            "minted",
+            "start_ordered",
+            "started",
+            "ended",
+            "drained",
+        ]
+        assert "CANARY" not in str(status)
+
+
+async def test_a_program_that_cannot_start_is_recorded_as_never_started_and_replayed_as_such() -> None:
+    async with open_bench() as bench:
+        for replayed in (None, True):
+            with pytest.raises(Refusal) as caught:
+                await start(bench, "no-such-program", operation_key="k")
+            assert caught.value.code == "PROCESS_SPAWN_FAILED"
+            assert (caught.value.details or {}).get("replayed") is replayed
+        status = await bench.call("operation_status", operation_key="k")
+        assert status["status"] == "spawn_failed"
+        assert (await bench.call("list_processes"))["processes"] == []
+
+
+async def test_the_callers_time_limit_is_bounded_by_the_operators() -> None:
+    async with open_bench(workspace={"timeout_seconds": 5, "max_timeout_seconds": 10}) as bench:
+        assert await code_of(bench, "exec_command", command=["true"], timeout_seconds=11) == "INVALID_ARGUMENT"
+        ended = await start(bench, "sleep", "1000", timeout_seconds=0.2)
+        assert (ended["state"], ended["termination"]) == ("exited", "timeout")
+
+
+async def test_processes_beyond_the_limit_are_refused_by_name() -> None:
+    async with open_bench(occupancy="shared", workspace={"limits": {"processes": 2}}) as bench:
+        running = [await start(bench, "sleep", "1000", wait_seconds=0) for _ in range(2)]
+        with pytest.raises(Refusal) as caught:
+            await start(bench, "true")
+        assert caught.value.code == "LIMIT_REACHED"
+        assert (caught.value.details or {})["setting"] == "limits.processes"
+        for each in running:
+            await bench.call("terminate_process", process_id=each["process_id"])
+        assert (await start(bench, "true"))["exit_code"] == 0
+
+
+async def test_a_stop_ends_commands_and_records_each_end() -> None:
+    async with open_bench(occupancy="shared") as bench:
+        ids = [(await start(bench, "sleep", "1000", wait_seconds=0))["operation_id"] for _ in range(3)]
+        await bench.restart()
+        for operation_id in ids:
+            status = await bench.call("operation_status", operation_id=operation_id)
+            assert (status["status"], status["outcome"]["termination"]) == ("exited", "terminated")
+
+
+async def test_a_key_whose_process_is_of_an_earlier_life_tells_its_end_and_starts_nothing() -> None:
+    async with open_bench() as bench:
+        await start(bench, "sh", "-c", "echo x >> ran", operation_key="k")
+        await bench.restart()
+        with pytest.raises(Refusal) as caught:
+            await start(bench, "sh", "-c", "echo x >> ran", operation_key="k")
+        assert caught.value.code == "PROCESS_NOT_FOUND"
+        assert tree(bench.root) == {"ran": b"x\n"}
+
+
+async def test_long_waits_end_when_the_daemon_stops() -> None:
+    async with open_bench() as bench:
+        seen: list[str] = []
+
+        async def wait() -> None:
+            ended = await start(bench, "sleep", "1000", wait_seconds=50)
+            seen.append(ended["state"])
+
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait)
+                while not (await bench.call("list_processes"))["processes"]:
+                    await trio.lowlevel.checkpoint()
+                bench.daemon.begin_stop()
+        assert seen == ["running"]
+
+
+@pytest.mark.parametrize("tool", ["read_process", "process_status", "terminate_process"])
+async def test_an_unknown_process_is_said_to_be_unknown(tool: str) -> None:
+    async with open_bench() as bench:
+        assert await code_of(bench, tool, process_id="proc-none") == "PROCESS_NOT_FOUND"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ({"cwd": "../.."}, "PATH_ESCAPE"),
+        ({"cwd": "/etc"}, "PATH_ESCAPE"),
+        ({"env": {"LD_PRELOAD": "x"}}, "INVALID_COMMAND"),
+        ({"command": ["a\0b"]}, "INVALID_COMMAND"),
+    ],
+)
+async def test_what_is_wrong_by_itself_leaves_no_row(arguments: dict[str, Any], code: str) -> None:
+    async with open_bench() as bench:
+        assert await code_of(bench, "exec_command", **{"command": ["true"], "operation_key": "k"} | arguments) == code
+        assert await code_of(bench, "operation_status", operation_key="k") == "OPERATION_NOT_FOUND"
