@@ -1,15 +1,14 @@
 """Taking descriptors 0 and 1 for the wire, so that a stray print or a child's output cannot break the protocol.
 
 To be done first, before anything else may write. Afterwards the program's own standard input is
-/dev/null and its standard output is standard error.
+/dev/null and its standard output is standard error; what was printed before and still lies in a buffer
+ends up there too.
 """
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
-import sys
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,8 +29,6 @@ def claim() -> Claimed:
 
     Raises: OSError where 0 or 1 is not open: there is no client then.
     """
-    with contextlib.suppress(OSError, ValueError):
-        sys.stdout.flush()  # what was printed before belongs to whoever it was printed for
     _open_standard_error()
     claimed = Claimed(_private(0, os.O_RDONLY), _private(1, os.O_WRONLY))
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)

@@ -8,11 +8,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 
 from codespace.stdio.claim import claim
 
-print("before the claim nothing is printed", file=sys.stderr)
 claimed = claim()
 
 import trio  # noqa: E402  # the claim comes first, as in the daemon

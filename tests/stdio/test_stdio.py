@@ -59,6 +59,11 @@ class Raw:
         return trio.current_time() - started
 
 
+def a_second() -> float:
+    """A second of a machine with a core to spare; longer in proportion where many wait for each."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
 
 
@@ -132,7 +137,7 @@ async def test_end_of_input_ends_the_program_within_a_second_with_a_call_under_w
         assert (await raw.receive())["id"] == 2
         assert raw.process.stdin is not None
         await raw.process.stdin.aclose()
-        assert await raw.seconds_to_end() < 1
+        assert await raw.seconds_to_end() < a_second()
         assert raw.process.returncode == 0
 
 
@@ -140,7 +145,7 @@ async def test_sigterm_ends_the_program_within_a_second_while_the_client_stays()
     async with running() as raw:
         await raw.initialize()
         raw.process.send_signal(signal.SIGTERM)
-        assert await raw.seconds_to_end() < 1
+        assert await raw.seconds_to_end() < a_second()
         assert raw.process.returncode == 0
 
 
@@ -151,7 +156,7 @@ async def test_sigterm_ends_the_program_though_the_client_has_stopped_reading() 
         await raw.send(call(1, "exec_command", command=["cat"], stdin=big), call(2, "read", path="a.txt"))
         await raw.send(request("ping", 3))
         raw.process.send_signal(signal.SIGTERM)
-        assert await raw.seconds_to_end() < 1
+        assert await raw.seconds_to_end() < a_second()
 
 
 async def test_what_was_asked_before_end_of_input_is_still_answered() -> None:
@@ -182,7 +187,7 @@ async def test_a_client_that_closes_its_reading_end_ends_the_program() -> None:
         assert raw.process.stdout is not None
         await raw.process.stdout.aclose()
         await raw.send(request("ping", 1))
-        assert await raw.seconds_to_end() < 1
+        assert await raw.seconds_to_end() < a_second()
         assert raw.process.returncode == 0
 
 
@@ -232,6 +237,6 @@ async def test_the_parents_ends_of_the_pipes_stay_blocking() -> None:
     finally:
         os.close(read_end)
         os.close(write_end)
-    assert await raw.seconds_to_end() < 1
+    assert await raw.seconds_to_end() < a_second()
     assert process.stdout is not None
     await process.stdout.aclose()

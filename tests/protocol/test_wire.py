@@ -1,0 +1,144 @@
+"""One connection of lines, in memory: what is answered, and what an ordered end still lets through."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from codespace import limits
+from codespace.protocol.server import build_server
+from codespace.protocol.wire import Line, TooLong, serve_lines
+
+from .fake import FakeTools, as_tools
+
+INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
+
+
+@dataclass
+class Wire:
+    fake: FakeTools
+    lines: trio.MemorySendChannel[Line]
+    answers: trio.MemoryReceiveChannel[bytes]
+    stop: trio.Event
+    ended: trio.Event
+
+    async def send(self, method: str, id: int | str | None, **params: Any) -> None:
+        message = {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
+        await self.lines.send(json.dumps({k: v for k, v in message.items() if v is not None}).encode())
+
+    async def receive(self) -> dict[str, Any]:
+        message: dict[str, Any] = json.loads(await self.answers.receive())
+        return message
+
+    async def call_under_way(self, id: int) -> None:
+        arguments = {"command": ["sleep"], "wait_seconds": 50}
+        await self.send("tools/call", id, name="exec_command", arguments=arguments)
+        await self.fake.waiting.wait()
+
+
+@asynccontextmanager
+async def wired() -> AsyncIterator[Wire]:
+    send_line, lines = trio.open_memory_channel[Line](0)
+    send_answer, answers = trio.open_memory_channel[bytes](0)
+    wire = Wire(FakeTools(), send_line, answers, trio.Event(), trio.Event())
+
+    async def serve() -> None:
+        server = build_server(as_tools(wire.fake), version="0", transport="stdio")
+        await serve_lines(server, lines, send_answer.send, stop=wire.stop)
+        wire.ended.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve)
+        await wire.send("initialize", 0, **INITIALIZE)
+        await wire.receive()
+        await wire.send("notifications/initialized", None)
+        yield wire
+        wire.stop.set()
+
+
+async def test_a_stop_lets_what_is_under_way_be_answered() -> None:
+    async with wired() as wire:
+        await wire.call_under_way(1)
+        wire.stop.set()
+        await trio.testing.wait_all_tasks_blocked()
+        next(iter(wire.fake.commands.values())).change(b"late", "exited", 0)
+        answer = await wire.receive()
+        assert answer["result"]["structuredContent"]["chunk"] == "late"
+        await wire.ended.wait()
+
+
+async def test_a_stop_does_not_wait_for_a_call_that_does_not_end(autojump_clock: trio.testing.MockClock) -> None:
+    async with wired() as wire:
+        await wire.call_under_way(1)
+        started = trio.current_time()
+        wire.stop.set()
+        await wire.ended.wait()
+        assert trio.current_time() - started == pytest.approx(limits.STDIO_FLUSH_SECONDS)
+    assert wire.fake.cancelled.is_set()
+
+
+async def test_a_stop_does_not_wait_for_a_client_that_takes_nothing(autojump_clock: trio.testing.MockClock) -> None:
+    async with wired() as wire:
+        await wire.send("ping", 1)  # its answer is never taken
+        started = trio.current_time()
+        wire.stop.set()
+        await wire.ended.wait()
+        assert trio.current_time() - started == pytest.approx(limits.STDIO_FLUSH_SECONDS)
+
+
+async def test_a_stop_does_not_wait_for_a_call_that_was_cancelled() -> None:
+    async with wired() as wire:
+        await wire.call_under_way(1)
+        await wire.send("notifications/cancelled", None, requestId=1)
+        await wire.fake.cancelled.wait()
+        clock = trio.current_time()
+        wire.stop.set()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_drain, wire)
+            await wire.ended.wait()
+            nursery.cancel_scope.cancel()
+        assert trio.current_time() - clock < limits.STDIO_FLUSH_SECONDS
+
+
+async def _drain(wire: Wire) -> None:
+    async for _ in wire.answers:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("line", "id", "code"),
+    [
+        (b"junk", None, -32700),
+        (b'{"jsonrpc": "2.0", "id": 7, "method": 5}', 7, -32700),
+        (b'{"method": 5, "jsonrpc": "2.0", "id": "a"}', "a", -32700),
+        (b'{"params": {"id": 9}, "method": 5}', None, -32700),
+        (b'[{"jsonrpc": "2.0", "id": 3, "method": "ping"}]', None, -32700),
+        (b"[" * 10_000, None, -32700),
+        (b"\xff\xfe\x00", None, -32700),
+        (TooLong(b'{"jsonrpc":"2.0","id":4,"method":"', b'"}}'), 4, -32600),
+        (TooLong(b'{"method":"tools/call","params":{', b'"}},"jsonrpc":"2.0","id":"z"}'), "z", -32600),
+        (TooLong(b'{"method":"tools/call","params":{"id":1,', b'"id":5}}'), None, -32600),
+    ],
+)
+async def test_what_is_no_message_is_answered_to_its_id_where_that_can_be_seen(line: Line, id: Any, code: int) -> None:
+    async with wired() as wire:
+        await wire.lines.send(line)
+        answer = await wire.receive()
+        assert (answer["id"], answer["error"]["code"]) == (id, code)
+        await wire.send("ping", 8)
+        assert (await wire.receive())["id"] == 8
+
+
+async def test_a_connection_chooses_its_era_and_keeps_to_it() -> None:
+    async with wired() as wire:
+        await wire.send("initialize", 1, **INITIALIZE)
+        assert (await wire.receive())["result"]["protocolVersion"] == "2025-11-25"
+        await wire.send("initialize", 2, **(INITIALIZE | {"protocolVersion": "1999-01-01"}))
+        assert (await wire.receive())["result"]["protocolVersion"] == "2025-11-25"
