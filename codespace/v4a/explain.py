@@ -129,7 +129,7 @@ def _first_difference(
         return {"line": None, "patch_line": patch_lines[number], "expected": _cut(wanted[number]), "actual": None}
     for number, line in enumerate(wanted):
         at = near.start + number
-        actual = unplaced.lines[at] if 0 <= at < len(unplaced.lines) else None
+        actual = unplaced.lines[at] if at < len(unplaced.lines) else None
         if actual is None or (actual != line and folded([actual]) != folded([line])):
             return _difference(at + 1, patch_lines[number], line, actual)
     return None
@@ -189,11 +189,11 @@ def _surrounded(chunk: Chunk) -> bool:
 
 
 def _nearest(lines: Sequence[str], near: Place) -> dict[str, Any]:
-    start, end = max(near.start, 0), min(near.end, len(lines))
+    end = min(near.end, len(lines))
     return {
-        "start_line": start + 1,
+        "start_line": near.start + 1,
         "end_line": end,
-        "text": _quoted_block(lines[start:end]),
+        "text": _quoted_block(lines[near.start : end]),
         "similarity": near.similarity,
     }
 

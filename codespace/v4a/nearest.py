@@ -32,7 +32,7 @@ _BLOCK_COMPARISONS: Final = 200_000  # lines compared in looking for a block
 
 
 class Place(NamedTuple):
-    """Where a block would lie: from line `start`, counted from 0, up to `end`; either may stick out of the file.
+    """Where a block would lie: from line `start`, counted from 0, up to `end`, which may be behind the file's.
 
     `similarity` goes from 0 to 1.
     """

@@ -18,7 +18,7 @@ from codespace.v4a.paths import clean, parents
 from codespace.v4a.place import Effort, Replacement, place
 
 _LINE_EFFORT: Final = 4  # splitting and joining one line, in line comparisons
-_BYTES_PER_EFFORT: Final = 32  # decoding and encoding, in line comparisons
+_BYTES_PER_EFFORT: Final = 2  # decoding and encoding a file again, in line comparisons
 
 
 class File(NamedTuple):
@@ -148,6 +148,7 @@ class _Overlay:
         self._directories: set[str] = {"."}
         self._made: dict[str, None] = {}
         self._named: dict[str, None] = {}
+        self._updated: set[str | None] = set()
 
     def add(self, path: str, data: bytes) -> None:
         self._check_free(path, "ADD_FILE_EXISTS", f"{path} exists already and is never overwritten by an add.")
@@ -159,9 +160,12 @@ class _Overlay:
 
     def update(self, path: str, move_to: str | None, operation: Update, effort: Effort) -> None:
         entry, file = self._existing(path)
+        known = entry.origin is not None and self._before[entry.origin] is file
+        if not known or entry.origin in self._updated:
+            effort.spend(len(file.data) // _BYTES_PER_EFFORT)  # the first time is paid by the tree's own limits
+        self._updated.add(entry.origin)
         after, edits = _edited(path, file.data, operation, effort)
         if after != file.data:
-            known = entry.origin is not None and self._before[entry.origin] is file
             entry = _Entry(File(after, file.mode), entry.origin, edits if known else None)
         if move_to is None:
             self._entries[path] = entry
@@ -226,8 +230,8 @@ class _Overlay:
         entry = self._entries.get(path)
         if entry is not None:
             return entry.file
-        # Below a path that the patch took away, made or found free, the tree has nothing.
-        hidden = any(parent in self._entries or parent in self._made for parent in parents(path))
+        # Below a path that was found to be no directory the tree has nothing, whatever the patch makes of it.
+        hidden = any(parent in self._entries for parent in parents(path))
         there = None if hidden else self._tree.look(path)
         if isinstance(there, Directory):
             self._directories.add(path)
@@ -275,7 +279,7 @@ def _edited(path: str, data: bytes, operation: Update, effort: Effort) -> tuple[
     except UnicodeDecodeError as error:
         problem = f"{path} is not UTF-8 text (byte {error.start}), so no chunk can be placed in it."
         _refuse("NOT_TEXT", problem, "Change it with a command, or delete it and add it anew.", path)
-    effort.spend(len(text.lines) * _LINE_EFFORT + len(data) // _BYTES_PER_EFFORT)
+    effort.spend(len(text.lines) * _LINE_EFFORT)
     replacements = _closed(place(path, operation.chunks, text, effort), text)
     after, edits = _spliced(text, replacements)
     return after, None if text.lone_cr else edits

@@ -144,3 +144,20 @@ def test_repeated_lines_end_in_one_block_when_a_search_costs_too_much(bench: Any
     diff, truncated = unified_diff([change(before, after)], 10_000_000)
     assert not truncated
     assert bench.apply_diff(before, diff) == after
+
+
+@pytest.mark.parametrize(
+    ("files", "lines"),
+    [
+        ({"f": b"1\n2\n3\n"}, ["*** Update File: f", "-1", "*** Update File: f", "-3", "+4"]),
+        ({"f": b"1\r2\n3\n"}, ["*** Update File: f", "-3", "+4"]),
+        ({"f": b"x\ny\n", "g": b"1\n2\n"}, ["*** Delete File: f", "*** Update File: g", "*** Move to: f", "-1", "+y"]),
+    ],
+)
+def test_a_diff_is_true_where_the_edits_of_the_patch_are_not_those_of_the_file(
+    bench: Any, files: dict[str, bytes], lines: list[str]
+) -> None:
+    net = plan(parse(bench.envelope(*lines)), bench.Tree(files))
+    (planned,) = (planned for planned in net.changes if planned.path == "f")
+    assert planned.before == files["f"]
+    assert bench.apply_diff(files["f"], unified_diff([planned], PLENTY)[0]) == planned.after

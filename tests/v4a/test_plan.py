@@ -213,3 +213,23 @@ def installed(files: dict[str, bytes], net: Plan) -> dict[str, bytes]:
             assert (change.path in after) == (change.kind == "update")
             after[change.path] = change.after
     return after
+
+
+def test_files_of_equal_bytes_that_swap_their_modes_are_changed(bench: Any) -> None:
+    lines = ["*** Update File: a", "*** Move to: t", " 1", "*** Update File: b", "*** Move to: a", " 1"]
+    lines += ["*** Update File: t", "*** Move to: b", " 1"]
+    net = planned(bench, {"a": b"1\n", "b": b"1\n"}, *lines, modes={"a": 0o700, "b": 0o600})
+    assert [(change.path, change.mode) for change in net.changes] == [("a", 0o600), ("b", 0o700)]
+
+
+def test_the_clock_is_looked_at_between_operations(bench: Any) -> None:
+    with pytest.raises(Refusal) as refusal:
+        plan(parse(bench.envelope("*** Add File: a", "+x")), bench.Tree({}), lambda: True)
+    assert (refusal.value.code, refusal.value.details) == ("LIMIT_REACHED", {"limit": "deadline"})
+
+
+def test_a_large_file_updated_again_and_again_costs_its_size_each_time(bench: Any) -> None:
+    updates = [line for number in range(1000) for line in ("*** Update File: f", f"-{number}", f"+{number + 1}")]
+    with pytest.raises(Refusal) as refusal:
+        planned(bench, {"f": b"0\n" + b"x" * 4_000_000}, *updates)
+    assert refusal.value.details == {"limit": "PATCH_EFFORT"}
