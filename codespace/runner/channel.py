@@ -103,16 +103,20 @@ class Channel:
         """
         sent = False
         try:
-            await self._settle_debt()
+            if self._owed is not None:
+                await self._settle_debt(*self._owed)
             self._number += 1
             line = json.dumps({"id": self._number, **request}, separators=(",", ":")).encode() + b"\n"
             until = trio.current_time() + seconds
-            # Half a line would poison the pipe for the next caller; a child that does not read is killed at `until`.
-            with trio.CancelScope(shield=True, deadline=until) as sending:
-                await self._stdin.send_all(line)
-                sent = True
-            if sending.cancelled_caught:
-                raise Lost(f"did not take a request within {seconds:g} s", sent=True, timed_out=True)
+            left = self._write_nowait(line)
+            sent = not left
+            if left:
+                # Half a line would poison the pipe for the next caller; a child that does not read is killed in time.
+                with trio.CancelScope(shield=True, deadline=until) as sending:
+                    await self._stdin.send_all(left)
+                    sent = True
+                if sending.cancelled_caught:
+                    raise Lost(f"did not take a request within {seconds:g} s", sent=True, timed_out=True)
             # Shielded, a reply that says what is on disk is not lost with its caller; bounded by `until` too.
             with trio.CancelScope(shield=shielded, deadline=until) as waiting:
                 try:
@@ -162,17 +166,23 @@ class Channel:
         self._stdout.close()
         os.close(self._stderr)
 
-    async def _settle_debt(self) -> None:
+    async def _settle_debt(self, number: int, until: float) -> None:
         """Wait for the reply that a cancelled caller left behind, no longer than it was to wait itself."""
-        if self._owed is None:
-            return
-        number, until = self._owed
         # Reading on from where the cancelled caller stopped loses nothing when this caller is cancelled too.
         with trio.CancelScope(deadline=until) as waiting:
             await self._reply(number)
             self._owed = None
         if waiting.cancelled_caught:
             raise Lost("gave no answer to the request before", sent=False, timed_out=True)
+
+    def _write_nowait(self, line: bytes) -> bytes:
+        """Write what the pipe takes at once, which is all of most requests, and return the rest."""
+        try:
+            return line[os.write(self._stdin.fileno(), line) :]
+        except BlockingIOError:
+            return line
+        except OSError as error:
+            raise trio.BrokenResourceError from error
 
     async def _reply(self, number: int) -> Mapping[str, Any]:
         while True:

@@ -186,16 +186,21 @@ class Patcher:
 
     async def _call(self, workspace: Workspace, verb: str, operation_id: str, **arguments: Any) -> Any:
         seat = self._seats.setdefault(workspace.id, _Seat(workspace))
-        async with seat.lock:
-            try:
-                return await self._ask(seat, workspace, verb, operation_id, arguments)
-            except Lost as lost:
-                _log.warning("patch helper lost", verb=verb, reason=lost.reason, stderr=lost.stderr)
-                if verb in _REPEATABLE or (verb == "plan" and not lost.timed_out):
-                    return await self._again(seat, workspace, verb, operation_id, arguments)
-                if verb == "stage":
-                    await self._sweep(seat, workspace, operation_id)
-                _refuse(verb, lost)
+        try:
+            seat.lock.acquire_nowait()  # a checkpoint less than acquire(), which every verb would pay
+        except trio.WouldBlock:
+            await seat.lock.acquire()
+        try:
+            return await self._ask(seat, workspace, verb, operation_id, arguments)
+        except Lost as lost:
+            _log.warning("patch helper lost", verb=verb, reason=lost.reason, stderr=lost.stderr)
+            if verb in _REPEATABLE or (verb == "plan" and not lost.timed_out):
+                return await self._again(seat, workspace, verb, operation_id, arguments)
+            if verb == "stage":
+                await self._sweep(seat, workspace, operation_id)
+            _refuse(verb, lost)
+        finally:
+            seat.lock.release()
 
     async def _again(
         self, seat: _Seat, workspace: Workspace, verb: str, operation_id: str, arguments: Mapping[str, Any]

@@ -556,19 +556,25 @@ async def test_a_cancelled_install_still_waits_for_its_answer(site: Site) -> Non
 
 
 async def test_leaving_ends_a_helper_that_does_not_listen(tmp_path: Path, mock_clock: MockClock) -> None:
+    leaving, left = trio.Event(), trio.Event()
+    helpers: list[int] = []
+
+    async def use() -> None:
+        async with opened(tmp_path) as site:
+            await site.plan("*** Add File: a", "+one")
+            helpers.append(site.helper())
+            os.kill(site.helper(), signal.SIGSTOP)
+            leaving.set()
+        left.set()
+
     async with trio.open_nursery() as nursery:
-
-        async def use() -> None:
-            async with opened(tmp_path) as site:
-                await site.plan("*** Add File: a", "+one")
-                os.kill(site.helper(), signal.SIGSTOP)
-
         nursery.start_soon(use)
-        for _ in range(200):
-            if not nursery.child_tasks:
-                break
-            await trio.testing.wait_all_tasks_blocked(0.01)
-            mock_clock.jump(limits.HELPER_STOP_SECONDS / 4)
+        await leaving.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not left.is_set()
+        mock_clock.jump(limits.HELPER_STOP_SECONDS + 0.1)
+    assert left.is_set()
+    assert not Path(f"/proc/{helpers[0]}").exists()
 
 
 # --- settling ---

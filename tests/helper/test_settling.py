@@ -1,0 +1,276 @@
+"""What a new helper makes of a transaction that was cut off anywhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from codespace.beneath import Root
+from codespace.errors import Refusal
+from helper.patch.journal import Journal
+from helper.patch.manifest import Manifest
+from helper.patch.session import Session
+
+OPERATION = "op-bbbbbbbbbbbbbbbbbbbbbbbb"
+BEFORE = {"a": "one\n", "gone": "bye\n", "from": "one\n"}
+AFTER = {"a": "two\n", "d/e/new": "new\n", "to": "two\n"}
+PATCH = """*** Begin Patch
+*** Update File: a
+-one
++two
+*** Add File: d/e/new
++new
+*** Delete File: gone
+*** Update File: from
+*** Move to: to
+-one
++two
+*** End Patch"""
+
+
+class House:
+    """A root with files, and helpers that come and go."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "root"
+        self.journal = folder / "state/journal"
+        self.root.mkdir()
+        for name, text in BEFORE.items():
+            (self.root / name).write_text(text)
+
+    @contextmanager
+    def helper(self) -> Iterator[Session]:
+        session = Session.open(
+            {
+                "root": str(self.root),
+                "journal": str(self.journal),
+                "umask": 0o22,
+                "allow_submounts": False,
+                "hidden": [],
+                "protected": [],
+                "git_protected": True,
+                "file_bytes": 1_000_000,
+                "patch_bytes": 100_000,
+            }
+        )
+        try:
+            yield session
+        finally:
+            session.close()
+
+    def ask(self, verb: str, **fields: Any) -> dict[str, Any]:
+        """Ask a helper that ends afterwards."""
+        with self.helper() as session:
+            return session.call({"verb": verb, "operation": OPERATION, **fields})
+
+    def files(self) -> dict[str, str]:
+        return {str(path.relative_to(self.root)): path.read_text() for path in self.root.rglob("*") if path.is_file()}
+
+    def directories(self) -> set[str]:
+        return {str(path.relative_to(self.root)) for path in self.root.rglob("*") if path.is_dir()}
+
+    def staged(self) -> Manifest:
+        """Plan and stage with a helper that dies then."""
+        with self.helper() as session:
+            session.call({"verb": "plan", "operation": OPERATION, "patch": PATCH, "expected_versions": {}})
+            session.call({"verb": "stage", "operation": OPERATION})
+            return session.works[OPERATION].manifest
+
+    def cut_off(self, renames: int) -> Manifest:
+        """Leave the tree as a helper that died after so many renames leaves it."""
+        manifest = self.staged()
+        self.mark("installing")
+        with Root.open(str(self.root)) as root:
+            steps = [("create", entry.path, entry.beside) for entry in manifest.directories]
+            steps += [(slot.action, slot.path, slot.beside) for slot in manifest.slots]
+            for action, path, beside in steps[:renames]:
+                if action == "create":
+                    root.move(beside, path)
+                elif action == "replace":
+                    root.exchange(beside, path)
+                else:
+                    root.move(path, beside)
+        return manifest
+
+    def mark(self, name: str) -> None:
+        journal = Journal.load(str(self.journal), OPERATION)
+        assert journal is not None
+        journal.mark(name)
+        journal.close()
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    before = os.umask(0o22)
+    yield House(tmp_path)
+    os.umask(before)
+
+
+REPLACED = 5  # the rename that replaces `a`
+RENAMES = 7  # two directories, two creations, one replacement, two removals
+
+
+def test_the_patch_takes_as_many_renames_as_the_tests_count(house: House) -> None:
+    manifest = house.staged()
+    assert len(manifest.directories) + len(manifest.slots) == RENAMES
+
+
+def test_cut_off_before_the_first_rename_it_is_rejected_and_swept(house: House) -> None:
+    house.staged()
+    assert house.ask("settle")["outcome"] == "rejected"
+    assert house.files() == BEFORE
+    house.ask("finish")
+    assert house.directories() == set()
+    assert not (house.journal / OPERATION).exists()
+
+
+@pytest.mark.parametrize("renames", range(RENAMES))
+def test_cut_off_between_renames_it_is_taken_back_whole(house: House, renames: int) -> None:
+    house.cut_off(renames)
+    settled = house.ask("settle")
+    assert settled["outcome"] == "failed_rolled_back"
+    assert settled["report"]["clean"]
+    assert house.files() == BEFORE
+    assert house.directories() == set()
+    assert house.ask("settle")["outcome"] == "failed_rolled_back"
+    house.ask("finish")
+    assert not (house.journal / OPERATION).exists()
+
+
+def test_cut_off_after_the_last_rename_it_is_applied(house: House) -> None:
+    house.cut_off(RENAMES)
+    assert house.ask("settle")["outcome"] == "applied"
+    house.ask("finish")
+    assert house.files() == AFTER
+
+
+def test_cut_off_while_throwing_away_it_is_applied_whatever_came_after(house: House) -> None:
+    manifest = house.cut_off(RENAMES)
+    house.mark("finishing")
+    (house.root / next(slot.beside for slot in manifest.slots if slot.action == "replace")).unlink()
+    (house.root / "a").write_text("newer work\n")
+    assert house.ask("settle") == {
+        "outcome": "applied",
+        "report": {"clean": True, "kept": [], "rescued": [], "refusal": None},
+        "after": {},
+    }
+    house.ask("finish")
+    assert house.files() == {**AFTER, "a": "newer work\n"}
+
+
+@pytest.mark.parametrize("renames", range(1, RENAMES + 1))
+@pytest.mark.parametrize("path", ["a", "d/e/new", "to", "gone", "from"])
+def test_work_of_others_survives_settling_after_any_rename(house: House, renames: int, path: str) -> None:
+    house.cut_off(renames)
+    target = house.root / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text("theirs\n")
+    settled = house.ask("settle")
+    assert settled["outcome"] in ("failed_partial", "failed_rolled_back")
+    house.ask("finish")
+    assert house.files() == {**BEFORE, path: "theirs\n"}
+    kept = settled["report"]["kept"]
+    assert set(kept) <= {path}
+    untouched = path == "a" and renames < REPLACED  # its staged file is still there: the patch never came to it
+    if path in BEFORE and not untouched:
+        assert kept == [path], "what the patch may have changed and is not as before is never called rolled back"
+
+
+def test_cut_off_between_the_swap_and_the_look_the_foreign_file_goes_back(house: House) -> None:
+    manifest = house.staged()
+    house.mark("installing")
+    (house.root / "a").write_text("theirs\n")
+    slot = next(slot for slot in manifest.slots if slot.path == "a")
+    with Root.open(str(house.root)) as root:
+        root.exchange(slot.beside, slot.path)
+    settled = house.ask("settle")
+    assert (settled["outcome"], settled["report"]["kept"]) == ("failed_partial", ["a"])
+    house.ask("finish")
+    assert house.files() == {**BEFORE, "a": "theirs\n"}
+
+
+def test_an_old_file_that_was_set_aside_and_taken_away_comes_back_from_the_journal(house: House) -> None:
+    (house.root / "a").chmod(0o750)
+    os.setxattr(house.root / "a", "user.note", b"kept")
+    manifest = house.cut_off(RENAMES - 1)
+    (house.root / next(slot.beside for slot in manifest.slots if slot.path == "a")).unlink()
+    assert house.ask("settle")["outcome"] == "failed_rolled_back"
+    assert house.files() == BEFORE
+    assert (house.root / "a").stat().st_mode & 0o777 == 0o750
+    assert os.getxattr(house.root / "a", "user.note") == b"kept"
+
+
+def test_bytes_found_under_a_staged_name_are_rescued(house: House) -> None:
+    manifest = house.cut_off(0)
+    staged = next(slot.beside for slot in manifest.slots if slot.path == "a")
+    (house.root / staged).write_text("who put this here\n")
+    settled = house.ask("settle")
+    (name,) = settled["report"]["rescued"]
+    assert (house.journal / OPERATION / name).read_text() == "who put this here\n"
+    assert house.files() == BEFORE
+
+
+def test_a_second_crash_while_putting_back_does_not_change_the_answer(house: House) -> None:
+    manifest = house.cut_off(RENAMES - 1)
+    journal = Journal.load(str(house.journal), OPERATION)
+    assert journal is not None
+    journal.mark("restoring", [slot.number for slot in manifest.slots[:-1]])
+    journal.close()
+    slot = next(slot for slot in manifest.slots if slot.path == "a")
+    with Root.open(str(house.root)) as root:
+        root.exchange(slot.beside, slot.path)
+        root.remove(slot.beside)
+    assert house.ask("settle")["outcome"] == "failed_rolled_back"
+    assert house.files() == BEFORE
+
+
+def test_a_journal_without_a_manifest_means_that_nothing_was_written(house: House) -> None:
+    Journal.create(str(house.journal), OPERATION).close()
+    (house.journal / OPERATION / "manifest.json").write_text('{"format": 1, "oper')
+    assert house.ask("settle")["outcome"] == "rejected"
+    assert not (house.journal / OPERATION).exists()
+
+
+def test_a_journal_of_another_release_is_left_as_it_is(house: House) -> None:
+    Journal.create(str(house.journal), OPERATION).close()
+    (house.journal / OPERATION / "manifest.json").write_text('{"format": 2}')
+    with pytest.raises(Refusal) as refused:
+        house.ask("settle")
+    assert refused.value.code == "FILE_OPERATION_FAILED"
+    assert (house.journal / OPERATION / "manifest.json").read_text() == '{"format": 2}'
+
+
+def test_a_helper_never_settles_what_another_one_still_does(house: House) -> None:
+    holding = (
+        "import fcntl, os, sys\n"
+        "fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)\n"
+        "print('held', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    house.staged()
+    argv = (sys.executable, "-I", "-c", holding, str(house.journal / OPERATION))
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(Refusal) as refused:
+            house.ask("settle")
+        assert refused.value.code == "OUTCOME_UNKNOWN"
+        other.communicate()
+    assert house.ask("settle")["outcome"] == "rejected"
+
+
+def test_a_directory_is_taken_away_only_where_the_patch_made_it(house: House) -> None:
+    manifest = house.staged()
+    house.mark("installing")
+    (house.root / "d").mkdir()  # somebody was faster: the staged one is still there
+    assert house.ask("settle")["outcome"] == "failed_rolled_back"
+    house.ask("finish")
+    assert house.directories() == {"d"}
+    assert manifest.directories[0].path == "d"
