@@ -332,6 +332,8 @@ def monitor(control: socket.socket) -> NoReturn:
         line = Line(control)
         request, descriptors = line.receive_request()
         line.tell(event="ready")  # without it certainly nothing was started, and the daemon may ask another
+        if line.cut:
+            raise EOFError
         command = start(line, request, descriptors)
         if command is not None:
             own(line, command)

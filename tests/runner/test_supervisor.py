@@ -454,15 +454,22 @@ async def test_a_cancelled_start_leaves_nothing_or_a_whole_process(bench: Bench,
     await wait_gone_but_one(processes.children(keeper))  # a monitor ends after its tree; one is the spare
 
 
-async def test_a_start_that_hangs_is_ended_in_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_start_that_hangs_is_given_up_and_does_not_happen_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await bench.run("true")
     keeper = keeper_pid()
+    hanging = {keeper, *processes.children(keeper)}
+    for pid in hanging:
+        os.kill(pid, signal.SIGSTOP)
     monkeypatch.setattr(limits, "SPAWN_SECONDS", 0.1)
-    os.kill(keeper, signal.SIGSTOP)
     try:
-        await refused("PROCESS_SPAWN_FAILED", bench.spawn("true"))
+        await refused("PROCESS_SPAWN_FAILED", bench.spawn("touch", "happened"))
     finally:
-        os.kill(keeper, signal.SIGCONT)
+        for pid in hanging:
+            os.kill(pid, signal.SIGCONT)
+    await processes.wait_gone(hanging - {keeper})
+    assert not os.listdir(bench.folder)
     monkeypatch.undo()
     assert (await bench.run("echo", "well again"))[1] == "well again\n"
 
