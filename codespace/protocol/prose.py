@@ -106,15 +106,20 @@ def _cut(result: Result) -> str:
     return f" (cut: {reason}; narrow it)" if reason else " (cut; narrow it)"
 
 
+def _count(number: int, thing: str, plural: str = "s") -> str:
+    return f"{number} {thing}{'' if number == 1 else plural}"
+
+
 def _find(result: Result) -> str:
     paths = result["paths"]
     seen = result["total_seen"]
-    head = f"{len(paths)} paths" if len(paths) == seen else f"{len(paths)} of {seen} paths"
+    head = _count(seen, "path") if len(paths) == seen else f"{len(paths)} of {_count(seen, 'path')}"
     return "\n".join([f"{head}{_cut(result)}", *map(_name, paths)])
 
 
 def _search(result: Result) -> str:
-    lines = [f"{len(result['matches'])} matches, {result['files_searched']} files searched{_cut(result)}"]
+    searched = _count(result["files_searched"], "file")
+    lines = [f"{_count(len(result['matches']), 'match', 'es')}, {searched} searched{_cut(result)}"]
     for match in result["matches"]:
         path, number = _name(match["path"]), match["line"]
         before, after = match.get("before", ()), match.get("after", ())
@@ -164,8 +169,13 @@ def _operation(result: Result) -> str:
         lines.append(f"still as the operation left it: {_json(result['still_current'])}")
     if result.get("process_id"):
         lines.append("Next: read_process for its output.")
-    lines += [f"event {_json(event)}" for event in result.get("events", ())]
+    lines += map(_event, result.get("events", ()))
     return "\n".join(lines)
+
+
+def _event(event: Result) -> str:
+    details = _json(event["details"]) if event.get("details") else None
+    return "event " + _line(f"{event.get('event')} -> {event.get('target')}", details)
 
 
 # --- commands ---
@@ -205,7 +215,8 @@ def _tail(result: Result) -> list[str]:
 
 
 def _state(result: Result) -> str:
-    lines = [_line(_ending(result), _id(result, "process_id"))]
+    command = display(_json(result["command"]), limit=limits.ERROR_TEXT_CHARACTERS) if "command" in result else None
+    lines = [_line(_ending(result), _id(result, "process_id"), command)]
     if result.get("state") == "running":
         lines.append("Next: read_process with wait_seconds waits for output; terminate_process ends it.")
     return "\n".join(lines + [f"note: {display(note, newlines=True)}" for note in result.get("notes", ())])
@@ -284,6 +295,8 @@ def _force(name: str, result: Result) -> str | None:
     if name not in result:
         return None
     value = result[name]
+    if isinstance(value, Mapping) and "enforcement" in value:
+        value = f"{value.get('policy', '')} (enforcement {value['enforcement']})"
     return f"{name} {value if isinstance(value, str) else _json(value)}"
 
 

@@ -63,6 +63,7 @@ _STATE: Final[dict[str, Shape]] = {
     "process_id": TEXT,
     "operation_id": TEXT,
     "workspace_id": TEXT,
+    "command": TEXTS,
     "state": choice("running", "exited"),
     "exit_code": {"type": "integer"},
     "signal": {"type": ["string", "integer"]},

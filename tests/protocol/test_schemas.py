@@ -72,6 +72,8 @@ ENDED = LOST | {"termination": "timeout", "signal": "SIGKILL", "ended_at": 2.0}
         ("read_process", ENDED | {"chunk": "x", "cursor": 9, "eof": False, "output_lost": 7}, "7 bytes before this"),
         ("read_process", ENDED | {"chunk": "x", "cursor": 9, "eof": False}, "cursor 9"),
         ("list_processes", {"processes": []}, "No command runs"),
+        ("list_processes", {"processes": [ENDED | {"command": ["ls", "-l"]}]}, '["ls", "-l"]'),
+        ("search", {"matches": [], "truncated": False, "files_searched": 1}, "0 matches, 1 file searched"),
         ("find", {"paths": ["a\x1b"], "truncated": True, "total_seen": 9, "reason": "time"}, "cut: time"),
         ("find", {"paths": ["a\x1b"], "truncated": False, "total_seen": 1}, "a\\x1b"),
         ("operation_resume", {"approval_id": "appr-1", "state": "consumed", "exec_command": {"code": "X"}}, "X"),
