@@ -50,15 +50,16 @@ async def run_stoppable(work: Callable[[Stop], T], limiter: trio.CapacityLimiter
     stop = Stop()
     ended = trio.Event()
     token = trio.lowlevel.current_trio_token()
-    started = False
+    started = finished = False
 
     def body() -> T | None:
-        nonlocal started
+        nonlocal started, finished
         started = True
         try:
             return None if stop.said else work(stop)
         finally:
             stop.close()
+            finished = True  # before the look below: whoever reads False after saying the stop will be told
             if stop.said:
                 _tell(token, ended)
 
@@ -66,11 +67,11 @@ async def run_stoppable(work: Callable[[Stop], T], limiter: trio.CapacityLimiter
         result = await trio.to_thread.run_sync(body, limiter=limiter, abandon_on_cancel=True)
     except trio.Cancelled:
         stop.say()
-        if started:
+        if started and not finished:
             # Protects the killing and reaping of the children; when time runs out the thread goes on alone.
             with trio.move_on_after(limits.REAP_SECONDS, shield=True):
                 await ended.wait()
-        else:
+        elif not started:
             stop.close()
         raise
     assert result is not None  # only a stop that was said ends without a result, and then we were cancelled

@@ -377,6 +377,38 @@ async def test_a_cancelled_search_leaves_no_process(
         assert _running(pattern) == []
 
 
+_SEARCHING = """
+import sys, trio
+from codespace.contract import Workspace
+from codespace.runner.roots import Roots
+from codespace.runner.search import Search
+async def main():
+    search = Search(Roots())
+    await search.confinement()
+    print("searching", flush=True)
+    workspace = Workspace(id="w", root=sys.argv[1])
+    await search.search(workspace, sys.argv[2], literal=False, glob=None, context_lines=0, limit=10)
+trio.run(main)
+"""
+
+
+def test_a_daemon_that_is_killed_leaves_no_sandbox(workspace: Workspace) -> None:
+    slow(workspace)
+    pattern = SLOW + "|killed"
+    argv = [sys.executable, "-c", _SEARCHING, workspace.root, pattern]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as daemon:
+        assert daemon.stdout is not None
+        daemon.stdout.readline()
+        deadline = time.monotonic() + 10
+        while len(_running(pattern)) < 3:  # ourselves, bubblewrap and ripgrep in it
+            assert time.monotonic() < deadline
+            assert daemon.poll() is None
+        daemon.kill()
+    deadline = time.monotonic() + 10
+    while _running(pattern):
+        assert time.monotonic() < deadline
+
+
 def _running(pattern: str) -> list[str]:
     """Return the processes of this machine whose command line has the pattern, and that are not zombies."""
     found: list[str] = []
