@@ -134,15 +134,20 @@ def _check_version(path: str, version: int) -> None:
 
 def _migrate(db: Database, path: str) -> dict[str, bytes]:
     # One immediate transaction, so that daemons that start together migrate one after the other, and
-    # a database that may only be read is noticed now.
+    # a database that may only be read is noticed now. Where nothing changes it is rolled back: a
+    # commit would need the file for itself while it is not in WAL.
+    changes = db.conn.total_changes
     db.execute("BEGIN IMMEDIATE")
     try:
-        _check_version(path, db.execute("PRAGMA user_version").fetchone()[0])
-        schema.MIGRATIONS.apply(db)
-        db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
-        db.execute(f"PRAGMA user_version = {schema.VERSION}")
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        _check_version(path, version)
+        if version < schema.VERSION:
+            schema.MIGRATIONS.apply(db)
+            db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+            db.execute(f"PRAGMA user_version = {schema.VERSION}")
         known = {name: _secret(db, name) for name in SECRETS}
-        db.execute("COMMIT")
+        if db.conn.total_changes > changes or version < schema.VERSION:
+            db.execute("COMMIT")
     finally:
         if db.conn.in_transaction:
             db.execute("ROLLBACK")
@@ -150,10 +155,12 @@ def _migrate(db: Database, path: str) -> dict[str, bytes]:
 
 
 def _secret(db: Database, name: str) -> bytes:
-    fresh = secrets.token_hex(_SECRET_BYTES)
-    db.execute("INSERT OR IGNORE INTO meta (name, value) VALUES (?, ?)", (f"secret:{name}", fresh))
-    (value,) = db.execute("SELECT value FROM meta WHERE name = ?", (f"secret:{name}",)).fetchone()
-    return bytes.fromhex(value)
+    row = db.execute("SELECT value FROM meta WHERE name = ?", (f"secret:{name}",)).fetchone()
+    if row is not None:
+        return bytes.fromhex(row[0])
+    fresh = secrets.token_bytes(_SECRET_BYTES)
+    db.execute("INSERT INTO meta (name, value) VALUES (?, ?)", (f"secret:{name}", fresh.hex()))
+    return fresh
 
 
 def _use_wal(db: Database, path: str) -> None:
