@@ -92,11 +92,6 @@ def machine_name(law: type[StateMachine]) -> str:
     return law.__name__.lower()
 
 
-def initial(law: type[StateMachine]) -> str:
-    """Return the state in which a subject of `law` begins."""
-    return next(str(state.id) for state in law.states if state.initial)
-
-
 @functools.cache
 def finals(law: type[StateMachine]) -> frozenset[str]:
     """Return the states of `law` after which nothing follows."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from statemachine import StateMachine
 
 from codespace import limits
-from codespace.drive import UNKNOWN, Impossible, Motion, Nothing, Stale, Step, decide, finals, initial
+from codespace.drive import UNKNOWN, Impossible, Motion, Nothing, Stale, Step, decide, finals
 from codespace.errors import Refusal
 from codespace.gateway import audit
 from codespace.gateway.audit import Audit
@@ -358,7 +358,3 @@ async def test_a_driver_that_is_cancelled_in_any_state_of_a_file_database_ends_i
             assert stored is not None
             assert stored.state == motion.state
             assert stored.state in finals(law)
-
-
-def test_every_machine_begins_where_its_law_says() -> None:
-    assert (initial(Patch), initial(Execution), initial(Approval)) == ("minted", "minted", "pending")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from sqlite_utils import Database
@@ -18,39 +18,17 @@ from sqlite_utils import Database
 from codespace import limits
 from codespace.drive import Recorder, Stale, Step, finals
 from codespace.gateway import audit as chain
+from codespace.gateway import operation as operation_rows
 from codespace.gateway.audit import Audit, Event
+from codespace.gateway.operation import Kind, Operation
 from codespace.gateway.store import Store
 from statemachines.approval import Approval
 from statemachines.execution import Execution
 from statemachines.patch import Patch
 
-Kind = Literal["patch", "exec"]
+__all__ = ["KeyTaken", "Kind", "Ledger", "Operation", "Subject"]
+
 Subject = Literal["operation", "hold"]
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One recorded operation, as it stood when it was read."""
-
-    id: str
-    kind: Kind
-    tool: str
-    workspace_id: str
-    root: str
-    operation_key: str | None
-    fingerprint: str
-    state: str
-    instance_id: str
-    created_at: float
-    """Wall clock, seconds since the epoch."""
-    finished_at: float | None = None
-    work_id: str | None = None
-    process_id: str | None = None
-    files: tuple[str, ...] = ()
-    changes: tuple[dict[str, Any], ...] = ()
-    outcome: dict[str, Any] | None = None
-    """An error body or an exit record."""
-    approval_id: str | None = None
 
 
 class KeyTaken(Exception):
@@ -77,7 +55,7 @@ _OPERATIONS: Final = _Table(
     "operations",
     {"patch": finals(Patch), "execution": finals(Execution)},
     frozenset({"instance_id", "work_id", "process_id", "files", "changes", "outcome", "approval_id"}),
-    frozenset({"files", "changes", "outcome"}),
+    operation_rows.JSON_COLUMNS,
     "finished_at",
 )
 _HOLDS: Final = _Table(
@@ -88,9 +66,6 @@ _HOLDS: Final = _Table(
     None,
 )
 _TABLES: Final = {machine: table for table in (_OPERATIONS, _HOLDS) for machine in table.machines}
-_COLUMNS: Final = tuple(field.name for field in fields(Operation))
-_SELECT: Final = f"SELECT {', '.join(_COLUMNS)} FROM operations"  # noqa: S608
-_INSERT: Final = f"INSERT INTO operations ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608
 _MINTED: Final = "The request passed the gate; from here on it has a name, and its key repeats it."
 
 
@@ -119,9 +94,9 @@ class Ledger:
 
         def insert(db: Database) -> None:
             try:
-                db.execute(_INSERT, _row(operation))
+                operation_rows.insert(db, operation)
             except sqlite3.IntegrityError:
-                existing = _one(db, "operation_key = ?", operation.operation_key)
+                existing = operation_rows.one(db, "operation_key = ?", operation.operation_key)
                 if existing is None:
                     raise
                 raise KeyTaken(existing) from None
@@ -153,25 +128,25 @@ class Ledger:
 
     async def get(self, operation_id: str) -> Operation | None:
         """Return the operation of this id."""
-        return await self._store.read(lambda db: _one(db, "id = ?", operation_id))
+        return await self._store.read(lambda db: operation_rows.one(db, "id = ?", operation_id))
 
     async def by_key(self, operation_key: str) -> Operation | None:
         """Return the operation that this key names."""
-        return await self._store.read(lambda db: _one(db, "operation_key = ?", operation_key))
+        return await self._store.read(lambda db: operation_rows.one(db, "operation_key = ?", operation_key))
 
     async def by_process(self, process_id: str) -> Operation | None:
         """Return the operation that started this process."""
-        return await self._store.read(lambda db: _one(db, "process_id = ?", process_id))
+        return await self._store.read(lambda db: operation_rows.one(db, "process_id = ?", process_id))
 
     async def by_approval(self, approval_id: str) -> Operation | None:
         """Return the operation that a hold was resumed as."""
-        return await self._store.read(lambda db: _one(db, "approval_id = ?", approval_id))
+        return await self._store.read(lambda db: operation_rows.one(db, "approval_id = ?", approval_id))
 
     async def unfinished(self, instance_ids: Iterable[str] | None = None) -> tuple[Operation, ...]:
         """Return the operations without a final state, oldest first: of these instances, or of all."""
         wanted = None if instance_ids is None else json.dumps(sorted(instance_ids))
         return await self._store.read(
-            lambda db: _many(
+            lambda db: operation_rows.many(
                 db,
                 "finished_at IS NULL AND (?1 IS NULL OR instance_id IN (SELECT value FROM json_each(?1))) "
                 "ORDER BY created_at, rowid",
@@ -184,7 +159,7 @@ class Ledger:
     ) -> tuple[Operation, ...]:
         """Return the newest operations first, at most limits.LIST_ROWS."""
         return await self._store.read(
-            lambda db: _many(
+            lambda db: operation_rows.many(
                 db,
                 "(?1 IS NULL OR workspace_id = ?1) AND (?2 IS NULL OR kind = ?2) "
                 "ORDER BY created_at DESC, rowid DESC LIMIT ?3",
@@ -248,27 +223,3 @@ def _encoded(table: _Table, changes: Mapping[str, Any]) -> dict[str, Any]:
         column: json.dumps(value) if column in table.json_columns and value is not None else value
         for column, value in changes.items()
     }
-
-
-def _row(operation: Operation) -> tuple[Any, ...]:
-    values = {name: getattr(operation, name) for name in _COLUMNS}
-    for name in _OPERATIONS.json_columns:
-        values[name] = None if values[name] is None else json.dumps(values[name])
-    return tuple(values.values())
-
-
-def _one(db: Database, where: str, *values: Any) -> Operation | None:
-    found = _many(db, where, *values)
-    return found[0] if found else None
-
-
-def _many(db: Database, where: str, *values: Any) -> tuple[Operation, ...]:
-    return tuple(_operation(row) for row in db.execute(f"{_SELECT} WHERE {where}", values))
-
-
-def _operation(row: Sequence[Any]) -> Operation:
-    values = dict(zip(_COLUMNS, row, strict=True))
-    values["files"] = tuple(json.loads(values["files"]))
-    values["changes"] = tuple(json.loads(values["changes"]))
-    values["outcome"] = None if values["outcome"] is None else json.loads(values["outcome"])
-    return Operation(**values)

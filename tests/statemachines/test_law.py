@@ -11,7 +11,7 @@ import pytest
 from statemachine import State, StateMachine
 from statemachine.exceptions import TransitionNotAllowed
 
-from codespace.drive import decide, finals, initial
+from codespace.drive import decide, finals
 from statemachines.approval import Approval
 from statemachines.diagrams import MACHINES
 from statemachines.execution import Execution
@@ -81,7 +81,7 @@ def test_every_state_is_reached_from_the_first_and_leads_to_a_final_one(law: typ
             front += fresh
         return seen
 
-    assert reached(initial(law)) == {state.id for state in law.states}
+    assert reached(law.initial_state.id) == {state.id for state in law.states}
     for state in law.states:
         assert reached(state.id) & finals(law), state.id
 
