@@ -57,6 +57,10 @@ SEARCH_MATCHES: Final = 20_000
 # Most matches sorted for one answer; a pattern that matches everything ends here.
 SEARCH_LINE_CHARACTERS: Final = 500
 # Most of one line that a match shows: a minified file is one line.
+SEARCH_MEMORY_BYTES: Final = 1_073_741_824
+# Most memory of one ripgrep: it holds a whole line, and a file can be one line.
+SEARCH_UNBOUNDED_SECONDS: Final = 0.02
+# Before its limits are set: most searches are over by then, and none can have grown large.
 SEARCH_PATTERN_CHARACTERS: Final = 10_000
 # Longest pattern, glob or query; one argument of a program is limited to 131,072 bytes.
 SEARCH_CONTEXT_LINES: Final = 50

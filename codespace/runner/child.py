@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -61,7 +62,7 @@ def run(
     with process.stdout, process.stderr:
         sinks = {process.stdout.fileno(): take, process.stderr.fileno(): _keeping(complaint)}
         try:
-            cut = _drain(sinks, stop, deadline)
+            cut = _drain(process.pid, sinks, stop, deadline)
             if cut is None:
                 process.wait(max(deadline - time.monotonic(), 0.01))
         except subprocess.TimeoutExpired:
@@ -69,6 +70,21 @@ def run(
         finally:
             end(process)
     return Ending(process.returncode, bytes(complaint), cut)
+
+
+def _bound(pid: int) -> None:
+    """Bound the memory of a file that is one endless line, and the time of a child whose daemon was killed.
+
+    Set from outside and for all descendants, since a program that has threads must not run code of its own
+    between fork and exec, and bubblewrap has forked before its pid is known here.
+    """
+    cores = os.cpu_count() or 1
+    seconds = int(limits.SEARCH_SECONDS * cores) + 2  # over what the deadline allows: never the first to end it
+    with contextlib.suppress(OSError, ValueError):  # it has ended already, or has a stricter limit
+        resource.prlimit(pid, resource.RLIMIT_DATA, (limits.SEARCH_MEMORY_BYTES, limits.SEARCH_MEMORY_BYTES))
+        resource.prlimit(pid, resource.RLIMIT_CPU, (seconds, seconds))
+    for child in _children(pid):
+        _bound(child)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -110,17 +126,21 @@ def _children(pid: int) -> list[int]:
 
 
 def _drain(
-    sinks: dict[int, Callable[[bytes], bool]], stop: Stop, deadline: float
+    pid: int, sinks: dict[int, Callable[[bytes], bool]], stop: Stop, deadline: float
 ) -> Literal["time", "enough", "stopped"] | None:
     poller = select.poll()
     for fd in (*sinks, stop.fd):
         poller.register(fd, select.POLLIN)
     left = set(sinks)
+    unbounded_until = time.monotonic() + limits.SEARCH_UNBOUNDED_SECONDS
     while left:
-        remaining = deadline - time.monotonic()
-        if remaining <= 0:
+        now = time.monotonic()
+        if now >= deadline:
             return "time"
-        for fd, _ in poller.poll(remaining * 1000):
+        if now >= unbounded_until:
+            _bound(pid)
+            unbounded_until = deadline
+        for fd, _ in poller.poll((min(deadline, unbounded_until) - now) * 1000 + 1):
             if fd == stop.fd:
                 return "stopped"
             block = os.read(fd, _BLOCK_BYTES)

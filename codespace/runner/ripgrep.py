@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,10 @@ from codespace.runner.stopping import Stop
 
 _BATCH: Final = min(512, max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8, 32))
 # Files handed to one ripgrep as descriptors: with all searches at once, half of what the process may have.
-_COMMON: Final = ("--no-config", "--no-messages", "--color=never")
+_COMMON: Final = ("--no-config", "--no-messages", "--color=never", "--no-mmap")
+# Without mmap: a file that shrinks while it is mapped would kill ripgrep.
+_NO_MEMORY: Final = (-signal.SIGABRT, 128 + signal.SIGABRT)
+# How ripgrep ends at its memory limit, alone and told by bubblewrap; what it had found stands.
 _MEMORY: Final = ("--regex-size-limit=32M", "--dfa-size-limit=64M")
 _TREE: Final = ("--hidden", "--no-require-git", "--no-ignore-global", "--iglob=!.git", f"--glob=!{STAGED_PREFIX}*")
 
@@ -202,7 +206,7 @@ class Ripgrep:
             raise Refusal("FILE_OPERATION_FAILED", f"ripgrep could not be started: {error.strerror}.") from error
         if ending.cut == "time":
             self.cut = "time"
-        elif ending.cut == "enough":
+        elif ending.cut == "enough" or ending.returncode in _NO_MEMORY:
             self.cut = "size"
         return ending
 
@@ -227,7 +231,7 @@ def _is_plain(glob: str) -> bool:
 
 def _check(ending: child.Ending) -> None:
     """Refuse where ripgrep did not do its work; a file that it could not read is no reason."""
-    if ending.cut is not None or ending.returncode in (0, 1):
+    if ending.cut is not None or ending.returncode in (0, 1, *_NO_MEMORY):
         return
     told = ending.complaint.decode(errors="replace").split("\n\n")[0].strip().removeprefix("rg: ")
     if ending.returncode == 2 and not told:

@@ -239,6 +239,16 @@ async def test_a_line_too_long_to_take_is_left_out_and_said(search: Search, work
     assert (result.truncated, result.reason) == (True, "size")
 
 
+async def test_a_line_over_the_memory_limit_ends_in_a_partial_answer(
+    search: Search, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await search.confinement()
+    monkeypatch.setattr(limits, "SEARCH_MEMORY_BYTES", 100 * 1_048_576)
+    put(workspace, {"endless": b"x" * 250_000_000})
+    result = await grep(search, workspace)
+    assert (result.truncated, result.reason) == (True, "size")
+
+
 async def test_a_pattern_that_matches_everything_ends_early(search: Search, workspace: Workspace) -> None:
     put(workspace, {f"many/{number}": "line\n" * 2_000 for number in range(60)})
     result = await grep(search, workspace, "line", limit=10)
