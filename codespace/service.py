@@ -13,16 +13,15 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
 import trio
-from mcp.server.lowlevel import Server
 
 from codespace import __version__, limits
 from codespace.daemon import Daemon, open_daemon
 from codespace.errors import Refusal
-from codespace.protocol.server import Transport, build_server
+from codespace.protocol.server import McpServer, Transport, build_server
 from codespace.settings import Settings, SettingsError
 from codespace.stdio.claim import Claimed, claim
 from codespace.stdio.serve import serve_stdio
@@ -128,7 +127,7 @@ async def _open_http(doors: trio.Nursery, daemon: Daemon, *, no_auth: bool) -> N
     log.info("listening", url=address.url, auth=not no_auth)
 
 
-def _server(daemon: Daemon, transport: Transport) -> Server[Any]:
+def _server(daemon: Daemon, transport: Transport) -> McpServer:
     return build_server(
         daemon.tools,
         version=__version__,

@@ -11,7 +11,6 @@ from typing import Any, Final, cast
 import hypercorn.trio
 import trio
 from hypercorn.config import Config
-from mcp.server.lowlevel import Server
 
 from codespace import limits, log
 from codespace.http import exposure, listener
@@ -19,6 +18,7 @@ from codespace.http.app import build_app
 from codespace.http.exposure import Address
 from codespace.http.guard import Rules
 from codespace.http.token import load_or_create
+from codespace.protocol.server import McpServer
 from codespace.protocol.sessions import Sessions, open_sessions
 
 _start_limiter: Final = trio.CapacityLimiter(1)
@@ -26,7 +26,7 @@ _start_limiter: Final = trio.CapacityLimiter(1)
 
 
 async def serve_http(
-    server_factory: Callable[[], Server[Any]],
+    server_factory: Callable[[], McpServer],
     *,
     host: str,
     port: int,

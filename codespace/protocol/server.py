@@ -29,6 +29,8 @@ INSTRUCTIONS: Final = (
     "Errors are JSON with code, message and next_step: do what next_step says."
 )
 
+McpServer = Server[Any]
+"""What the doors serve; they need not know the SDK."""
 Context = Any  # the SDK's request context; its type arguments say nothing here
 Transport = Literal["stdio", "http", "memory"]
 
@@ -40,7 +42,7 @@ def build_server(
     results: Results = "both",
     exposed: Sequence[str] = GROUPS,
     transport: Transport = "memory",
-) -> Server[Any]:
+) -> McpServer:
     """Return a server of both protocol eras. It owns nothing: one server may serve any number of connections.
 
     Args:

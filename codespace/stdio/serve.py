@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import Any
 
 import trio
-from mcp.server.lowlevel import Server
 
+from codespace.protocol.server import McpServer
 from codespace.protocol.wire import serve_lines
 from codespace.stdio.claim import Claimed
 from codespace.stdio.lines import open_stream, read_lines
 
 
 async def serve_stdio(
-    server: Server[Any],
+    server: McpServer,
     claimed: Claimed,
     *,
     stop: trio.Event | None = None,
