@@ -212,8 +212,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         (
             COMMANDS + "test_while_a_command_lives_patches_are_busy_and_reads_go_on",
             COMMANDS + "test_a_shared_workspace_patches_while_a_command_lives",
-            SEVERAL + "test_a_command_of_one_daemon_makes_the_root_busy_for_the_other",
-            SEVERAL + "test_the_root_is_free_again_once_the_daemon_that_held_it_is_gone",
+            SEVERAL + "test_a_command_of_one_daemon_makes_the_root_busy_for_the_other_until_it_is_gone",
         ),
     ),
     Requirement(

@@ -23,6 +23,7 @@ import httpx2
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp_types import Tool
 
 from codespace.testing.calls import call
 from codespace.testing.site import Site
@@ -66,6 +67,10 @@ class Visit:
         if tool in _OF_A_WORKSPACE:
             arguments.setdefault("workspace_id", self.workspace_id)
         return await call(self.client, tool, **arguments)
+
+    async def list_tools(self) -> dict[str, Tool]:
+        """Return the tools that are offered, by name."""
+        return {tool.name: tool for tool in (await self.client.list_tools()).tools}
 
 
 @asynccontextmanager

@@ -1,16 +1,18 @@
-"""The installed command at both doors. Over stdio each test has a daemon of its own; over HTTP all share one."""
+"""The installed command at both doors. Tests share one daemon at each, or start their own where its end matters."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from codespace.testing.door import Door
-from codespace.testing.installed import HttpDaemon, Visit
+from codespace.testing.installed import HttpDaemon, Visit, over_stdio
+from codespace.testing.portal import Portal, SharedVisit
 from codespace.testing.site import Site
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -20,30 +22,54 @@ KINDS: dict[str, dict[str, Any]] = {
     "shared": {"occupancy": "shared"},
 }
 # Kinds of workspaces that a test may ask for.
-IN_THE_HALL = {"main": 60, "locked": 5, "held": 20, "shared": 5}
-# Over HTTP each test takes fresh ones, so that tests cannot meet in a root.
+OF_EACH_KIND = {"main": 70, "locked": 5, "held": 20, "shared": 5}
+# Each test takes fresh ones, so that tests that share a daemon cannot meet in a root.
 
 
-class Hall:
-    """The HTTP daemon of the session, and its workspaces that nobody has used yet."""
+class Halls:
+    """The two daemons that tests share, and their workspaces that nobody has used yet."""
 
-    def __init__(self, daemon: HttpDaemon) -> None:
+    def __init__(self, daemon: HttpDaemon, portal: Portal) -> None:
         self.daemon = daemon
+        self.portal = portal
         self._next = {kind: itertools.count() for kind in KINDS}
 
-    def door(self) -> Door:
-        return Door(self.daemon.site, self.daemon, lambda kind: f"{kind}-{next(self._next[kind])}")
+    def take(self, kind: str) -> str:
+        """Return the id of a workspace of a kind that no other test uses."""
+        return f"{kind}-{next(self._next[kind])}"
+
+    def http_door(self) -> Door:
+        return Door(self.daemon.site, self.daemon, self.take)
+
+
+class SharedDoor(Door):
+    """The stdio door of the session: every visit is one more look through the one client."""
+
+    def __init__(self, halls: Halls) -> None:
+        super().__init__(halls.portal.visit.site, take=halls.take)
+        self._portal = halls.portal
+
+    @asynccontextmanager
+    async def visit(self, kind: str = "main", *, mode: str = "legacy") -> AsyncIterator[Visit]:
+        assert mode == "legacy", "a client of another mode needs a door of its own"
+        yield SharedVisit(self._portal, self.workspace_id(kind))
+
+
+def large_site(folder: Path) -> Site:
+    """Return a site with many workspaces of each kind."""
+    site = Site(folder)
+    for kind, options in KINDS.items():
+        for number in range(OF_EACH_KIND[kind]):
+            site.add_workspace(f"{kind}-{number}", **options)
+    return site
 
 
 @pytest.fixture(scope="session")
-def hall(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hall]:
-    """One HTTP daemon for the session."""
-    site = Site(tmp_path_factory.mktemp("hall"))
-    for kind, options in KINDS.items():
-        for number in range(IN_THE_HALL[kind]):
-            site.add_workspace(f"{kind}-{number}", **options)
-    with HttpDaemon(site) as daemon:
-        yield Hall(daemon)
+def halls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Halls]:
+    """One daemon at each door for the session."""
+    behind_http, behind_stdio = (large_site(tmp_path_factory.mktemp(name)) for name in ("http", "stdio"))
+    with HttpDaemon(behind_http) as daemon, Portal(lambda: over_stdio(behind_stdio, "main-0")) as portal:
+        yield Halls(daemon, portal)
 
 
 @pytest.fixture
@@ -57,20 +83,26 @@ def site(tmp_path: Path) -> Site:
 
 @pytest.fixture
 def stdio_door(site: Site) -> Door:
-    """The stdio door alone: each visit starts a daemon on the same site."""
+    """The stdio door alone: each visit is a new client that starts a daemon on the same site."""
     return Door(site)
 
 
 @pytest.fixture
-def http_door(hall: Hall) -> Door:
+def http_door(halls: Halls) -> Door:
     """The HTTP door alone."""
-    return hall.door()
+    return halls.http_door()
 
 
 @pytest.fixture(params=["stdio", "http"])
-def door(request: pytest.FixtureRequest, site: Site, hall: Hall) -> Door:
+def own_door(request: pytest.FixtureRequest, site: Site, halls: Halls) -> Door:
+    """Each door in turn, with a client of the test's own at each visit."""
+    return Door(site) if request.param == "stdio" else halls.http_door()
+
+
+@pytest.fixture(params=["stdio", "http"])
+def door(request: pytest.FixtureRequest, halls: Halls) -> Door:
     """Each door in turn."""
-    return Door(site) if request.param == "stdio" else hall.door()
+    return SharedDoor(halls) if request.param == "stdio" else halls.http_door()
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -38,22 +40,28 @@ def start_tree(wire: Wire, script: str = TREE) -> frozenset[int]:
     return below
 
 
-def seconds_to_end(wire: Wire) -> float:
+def seconds_to_end(process: subprocess.Popen[bytes]) -> float:
     began = time.monotonic()
-    wire.process.wait(15)
+    process.wait(15)
     return time.monotonic() - began
+
+
+def a_second() -> float:
+    """Return one second, and what this machine takes just now for a Python that does nothing at all."""
+    with subprocess.Popen([sys.executable, "-I", "-c", ""]) as nothing:
+        return 1.0 + seconds_to_end(nothing)
 
 
 def test_end_of_input_ends_an_idle_stdio_daemon_within_a_second(wire: Wire) -> None:
     wire.hang_up()
-    assert seconds_to_end(wire) < 1.0
+    assert seconds_to_end(wire.process) < a_second()
     assert wire.process.returncode == 0
     assert wire.rest() == []
 
 
 def test_sigterm_ends_an_idle_stdio_daemon_within_a_second(wire: Wire) -> None:
     wire.process.send_signal(signal.SIGTERM)
-    assert seconds_to_end(wire) < 1.0
+    assert seconds_to_end(wire.process) < a_second()
     assert wire.rest() == []
 
 
@@ -64,14 +72,14 @@ def test_an_ordered_end_takes_every_command_with_it(wire: Wire, ending: str) -> 
         wire.hang_up()
     else:
         wire.process.send_signal(signal.SIGTERM)
-    assert seconds_to_end(wire) < 1.0
+    assert seconds_to_end(wire.process) < a_second()
     assert not [pid for pid in below if processes.is_alive(pid)]
 
 
 def test_a_command_that_ignores_every_signal_does_not_hold_up_the_end(wire: Wire) -> None:
     below = start_tree(wire, STUBBORN)
     wire.hang_up()
-    assert seconds_to_end(wire) < 10.0
+    assert seconds_to_end(wire.process) < 10.0
     assert not [pid for pid in below if processes.is_alive(pid)]
 
 

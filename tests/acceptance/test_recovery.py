@@ -74,7 +74,8 @@ async def outcome_of(visit: Visit, tool: str, **arguments: Any) -> str:
     return str(status)
 
 
-async def test_a_patch_whose_reply_was_lost_is_found_by_its_key(door: Door) -> None:
+async def test_a_patch_whose_reply_was_lost_is_found_by_its_key(own_door: Door) -> None:
+    door = own_door
     put_files(door.root(), {"log.txt": "first line\n"})
     key = f"append {door.workspace_id()} {door.name}"
     async with door.visit() as visit:
@@ -126,7 +127,8 @@ async def test_a_refusal_burns_no_key_and_leaves_no_row(door: Door) -> None:
         assert (await visit.call("apply_patch", patch=APPEND, operation_key=key))["status"] == "applied"
 
 
-async def test_a_client_killed_in_the_middle_of_a_patch_leaves_it_whole_or_absent(door: Door) -> None:
+async def test_a_client_killed_in_the_middle_of_a_patch_leaves_it_whole_or_absent(own_door: Door) -> None:
+    door = own_door
     put_files(door.root(), BEFORE)
     key = f"rewrite {door.workspace_id()} {door.name}"
     with watching(door.root()) as watch:

@@ -28,31 +28,26 @@ def sites(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Site, Site]:
     return one, two
 
 
-async def test_a_command_of_one_daemon_makes_the_root_busy_for_the_other(sites: tuple[Site, Site]) -> None:
-    async with over_stdio(sites[0]) as first, over_stdio(sites[1]) as second:
-        started = await first.call("exec_command", command=["sleep", "1000"], wait_seconds=0)
-        changes: dict[str, dict[str, Any]] = {
-            "apply_patch": {"patch": PATCH},
-            "exec_command": {"command": ["/bin/true"]},
-        }
-        for tool, arguments in changes.items():
-            with pytest.raises(Refusal) as caught:
-                await second.call(tool, **arguments)
-            assert caught.value.code == "WORKSPACE_BUSY"
-            assert caught.value.details
-        assert not (second.root / "new.txt").exists()
-        assert (await second.call("find"))["paths"] == []
-
-        await first.call("terminate_process", process_id=started["process_id"])
-        assert (await second.call("apply_patch", patch=PATCH))["status"] == "applied"
-        assert (await first.call("read", path="new.txt"))["content"] == "new\n"
-
-
-async def test_the_root_is_free_again_once_the_daemon_that_held_it_is_gone(sites: tuple[Site, Site]) -> None:
+async def test_a_command_of_one_daemon_makes_the_root_busy_for_the_other_until_it_is_gone(
+    sites: tuple[Site, Site],
+) -> None:
     async with over_stdio(sites[1]) as second:
         async with over_stdio(sites[0]) as first:
             await first.call("exec_command", command=["sleep", "1000"], wait_seconds=0)
+            changes: dict[str, dict[str, Any]] = {
+                "apply_patch": {"patch": PATCH},
+                "exec_command": {"command": ["/bin/true"]},
+            }
+            for tool, arguments in changes.items():
+                with pytest.raises(Refusal) as caught:
+                    await second.call(tool, **arguments)
+                assert caught.value.code == "WORKSPACE_BUSY"
+                assert caught.value.details
+            assert not (second.root / "new.txt").exists()
+            assert (await second.call("find"))["paths"] == []
+        # The first daemon ended with its client, and its command with it.
         assert (await second.call("apply_patch", patch=PATCH))["status"] == "applied"
+        assert (await second.call("read", path="new.txt"))["content"] == "new\n"
 
 
 async def test_a_key_used_at_one_daemon_is_known_at_the_other_that_shares_its_database(site: Site) -> None:
