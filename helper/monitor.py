@@ -13,8 +13,9 @@ few numbers are here for the same reason.
 
 Wire, both ways one JSON object a line. To a monitor: a request {program, argv, env, umask} with the
 descriptors stdin, stdout, stderr and the directory by SCM_RIGHTS, then {verb: terminate, grace}.
-From it: {event: ready}; {event: started, pid} or {event: failed, stage, errno}; {event: exited, code, usage} when the
-command itself ended; {event: gone, usage} when nothing of its tree is left.
+From it: {event: ready}; {event: started, pid} or {event: failed, stage, errno}; {event: exited, code, asked, usage}
+when the command itself ended, and whether it had been asked to; {event: gone, usage} when nothing of
+its tree is left.
 """
 
 from __future__ import annotations
@@ -278,7 +279,7 @@ def start(line: Line, request: dict[str, Any], descriptors: Sequence[int]) -> in
     return pid
 
 
-def reap(command: int, line: Line, usage: Usage) -> tuple[bool, bool]:
+def reap(command: int, line: Line, usage: Usage, *, asked: bool) -> tuple[bool, bool]:
     """Reap all that ended; returns (the command ended, nothing is left)."""
     ended = False
     while True:
@@ -291,30 +292,32 @@ def reap(command: int, line: Line, usage: Usage) -> tuple[bool, bool]:
         usage.add(spent)
         if pid == command:
             ended = True
-            line.tell(event="exited", code=os.waitstatus_to_exitcode(status), usage=usage.report())
+            code = os.waitstatus_to_exitcode(status)
+            line.tell(event="exited", code=code, asked=asked, usage=usage.report())
 
 
 def own(line: Line, command: int) -> None:
     """Stay until nothing of the command's tree is left."""
     bell, usage = Bell(), Usage()
     deadline: float | None = None
-    exited = False
+    exited = readable = False
     while True:
-        ended, gone = reap(command, line, usage)
+        # Before the verbs: what ended by itself is not told as ended by a verb that came too late.
+        ended, gone = reap(command, line, usage, asked=deadline is not None)
         exited = exited or ended
         if gone:
             line.tell(event="gone", usage=usage.report())
             return
+        for verb in line.verbs() if readable else ():
+            end = time.monotonic() + max(0.0, float(verb["grace"]))
+            deadline = end if deadline is None else min(deadline, end)
+            terminate()
         now = time.monotonic()
         condemned = line.cut or (now >= deadline if deadline is not None else exited)
         if condemned:
             sweep(children(os.getpid()))
         pause = SWEEP_SECONDS if condemned else None if deadline is None else deadline - now
-        if bell.wait(None if line.cut else line.socket.fileno(), pause):
-            for verb in line.verbs():
-                asked = time.monotonic() + max(0.0, float(verb["grace"]))
-                deadline = asked if deadline is None else min(deadline, asked)
-                terminate()
+        readable = bell.wait(None if line.cut else line.socket.fileno(), pause)
 
 
 def terminate() -> None:

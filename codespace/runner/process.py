@@ -126,6 +126,8 @@ class Process:
         self.usage = event.get("usage", self.usage)
         if event["event"] == "exited":
             self._code = int(event["code"])
+            if not event["asked"]:
+                self._reason = None  # it ended by itself before it could hear of the request
             self._ended_at = self._wall_clock()
 
     async def _pump(self, stream: Stream) -> None:

@@ -246,6 +246,21 @@ def test_a_polite_tree_ends_within_its_grace_and_in_its_own_way(keeper: Keeper) 
         line.expect("gone")
 
 
+def test_an_exit_before_the_request_to_end_is_told_as_its_own(keeper: Keeper) -> None:
+    with grown(keeper, TREES["a lone process"]) as (line, _):
+        (owner,) = processes.children(keeper.process.pid)
+        os.kill(owner, signal.SIGSTOP)
+        (command,) = processes.children(owner)
+        os.kill(command, signal.SIGKILL)
+        assert not processes.still_alive_after([command], DEADLINE_SECONDS)
+        line.terminate(0.0)
+        os.kill(owner, signal.SIGCONT)
+        assert line.expect("exited")["asked"] is False
+    with grown(keeper, TREES["a lone process"]) as (line, _):
+        line.terminate(DEADLINE_SECONDS)
+        assert line.expect("exited")["asked"] is True
+
+
 def test_a_child_may_use_the_grace_when_the_main_command_ended_first(keeper: Keeper) -> None:
     tree = """
 import os, signal, sys, time

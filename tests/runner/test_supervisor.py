@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from codespace import limits
 from codespace.contract import Chunk, ProcessState, SpawnRequest, Stream, Workspace
@@ -400,6 +401,21 @@ async def test_terminate_waits_for_the_tree_and_is_named(bench: Bench) -> None:
 async def test_terminate_after_the_end_does_not_change_how_it_ended(bench: Bench) -> None:
     state, _ = await bench.run("true")
     assert (await bench.supervisor.terminate("proc-1", 0.0)) == state
+
+
+async def test_a_terminate_that_comes_too_late_leaves_the_exit_its_own(bench: Bench) -> None:
+    process_id = await bench.spawn("sh", "-c", "echo $$; read line; exit 6", open_stdin=True)
+    pid = await bench.first_pid(process_id)
+    (owner,) = [other for other in processes.children(keeper_pid()) if pid in processes.children(other)]
+    os.kill(owner, signal.SIGSTOP)  # so that both are news to it at the same moment
+    await bench.supervisor.write_stdin(process_id, b"\n", eof=True)
+    await processes.wait_gone([pid])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.supervisor.terminate, process_id, 0.0)
+        await trio.testing.wait_all_tasks_blocked()
+        os.kill(owner, signal.SIGCONT)
+    state = bench.supervisor.process(process_id)
+    assert (state.exit_code, state.termination) == (6, "exited")
 
 
 async def test_a_cancelled_terminate_still_ends_the_tree(bench: Bench) -> None:
