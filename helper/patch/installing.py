@@ -6,16 +6,19 @@ its own step back at once where it can.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from codespace.beneath import Root
+from codespace.beneath import RENAME_EXCHANGE, RENAME_NOREPLACE, Root, renameat2
+from codespace.beneath.faults import refusal
 from codespace.errors import Refusal
 from helper.patch.journal import Journal
 from helper.patch.manifest import Action, Directory, Manifest, Slot
-from helper.patch.sight import Identity, Sight, identity, is_before, see, sync_parents
+from helper.patch.sight import Identity, Sight, identity, is_before, see, see_at, sync_parents
 from helper.patch.staging import changed
 
 _LEFT: Final = "What was installed before it is put back."
@@ -38,14 +41,24 @@ def install(root: Root, manifest: Manifest, identities: Mapping[int, Identity], 
             _make(root, directory)
         for slot in manifest.slots:
             slots.append(slot.number)
-            refusal = _STEPS[slot.action](root, slot, identities.get(slot.number))
-            if refusal is not None:
+            surprise = _STEPS[slot.action](root, slot, identities.get(slot.number))
+            if surprise is not None:
                 slots.pop()  # it has stepped back, so nothing of it is installed
-                return Installed(tuple(slots), refusal)
+                return Installed(tuple(slots), surprise)
         sync_parents(root, manifest)
-    except Refusal as refusal:
-        return Installed(tuple(slots), refusal)
+    except _Unreached as unreached:
+        return Installed(tuple(slots[:-1]), unreached.refusal)
+    except Refusal as refused:
+        return Installed(tuple(slots), refused)
     return Installed(tuple(slots))
+
+
+class _Unreached(Exception):
+    """The directory of a slot is no longer there, so nothing of the slot was done."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
 
 
 def _make(root: Root, directory: Directory) -> None:
@@ -73,39 +86,51 @@ def _create(root: Root, slot: Slot, staged: Identity | None) -> Refusal | None:
 
 
 def _replace(root: Root, slot: Slot, staged: Identity | None) -> Refusal | None:
-    try:
-        root.exchange(slot.beside, slot.path)
-    except Refusal as refused:
-        if refused.code == "FILE_NOT_FOUND":
-            return changed(slot, see(root, slot.path).version, _LEFT)
-        raise
-    out = see(root, slot.beside)
-    if not _is_planned(slot, out):
-        root.exchange(slot.beside, slot.path)
-        return changed(slot, _told(slot, out), _LEFT)
-    if _identity(root, slot.path) != staged:
-        raise _replaced(slot)
+    with _held(root, slot) as (directory, name, beside):
+        try:
+            renameat2(directory, beside, directory, name, RENAME_EXCHANGE)
+        except FileNotFoundError:
+            return changed(slot, see_at(directory, name).version, _LEFT)
+        out = see_at(directory, beside)
+        if not _is_planned(slot, out):
+            renameat2(directory, beside, directory, name, RENAME_EXCHANGE)
+            return changed(slot, _told(slot, out), _LEFT)
+        if identity(os.stat(name, dir_fd=directory, follow_symlinks=False)) != staged:
+            raise _replaced(slot)
     return None
 
 
 def _remove(root: Root, slot: Slot, staged: Identity | None) -> Refusal | None:
-    try:
-        root.move(slot.path, slot.beside)
-    except FileExistsError:
-        return _replaced(slot)
-    except Refusal as refused:
-        if refused.code == "FILE_NOT_FOUND":
+    with _held(root, slot) as (directory, name, beside):
+        try:
+            renameat2(directory, name, directory, beside, RENAME_NOREPLACE)
+        except FileExistsError:
+            return _replaced(slot)
+        except FileNotFoundError:
             return changed(slot, "absent", _LEFT)
-        raise
-    out = see(root, slot.beside)
-    if _is_planned(slot, out):
-        return None
-    surprise = changed(slot, _told(slot, out), _LEFT)
-    try:
-        root.move(slot.beside, slot.path)
-    except FileExistsError:
-        raise surprise from None  # a third file came: restore rescues the second and leaves the third
-    return surprise
+        out = see_at(directory, beside)
+        if _is_planned(slot, out):
+            return None
+        surprise = changed(slot, _told(slot, out), _LEFT)
+        try:
+            renameat2(directory, beside, directory, name, RENAME_NOREPLACE)
+        except FileExistsError:
+            raise surprise from None  # a third file came: restore rescues the second and leaves the third
+        return surprise
+
+
+@contextlib.contextmanager
+def _held(root: Root, slot: Slot) -> Iterator[tuple[int, str, str]]:
+    """Hold the directory of a slot whose two names lie in it, for all that is done there in a row."""
+    with contextlib.ExitStack() as held:
+        try:
+            directory, name = held.enter_context(root.parent(slot.path))
+        except Refusal as refused:
+            raise _Unreached(refused) from refused
+        try:
+            yield directory, name, slot.beside.rpartition("/")[2]
+        except OSError as error:
+            raise refusal(error, slot.path, _LEFT) from error
 
 
 _STEPS: Final[Mapping[Action, Callable[[Root, Slot, Identity | None], Refusal | None]]] = {

@@ -51,6 +51,21 @@ def see(root: Root, path: str) -> Sight:
         held = root.hold(path)
     except Refusal as refused:
         return Sight(ABSENT if refused.code in ("FILE_NOT_FOUND", "PATH_NOT_DIRECTORY") else OTHER)
+    return _seen(held)
+
+
+def see_at(directory: int, name: str) -> Sight:
+    """As `see`, for one name in a directory that is held already."""
+    try:
+        held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    except FileNotFoundError:
+        return Sight(ABSENT)
+    except OSError:
+        return Sight(OTHER)
+    return _seen(held)
+
+
+def _seen(held: int) -> Sight:
     try:
         status = os.fstat(held)
         if not stat.S_ISREG(status.st_mode) or status.st_size > limits.FILE_BYTES:
@@ -94,7 +109,17 @@ def discard(root: Root, slot: Slot, versions: tuple[str, ...], journal: Journal)
 
     Returns: whether nothing is there any more. What is no regular file is never thrown away.
     """
-    sight = see(root, slot.beside)
+    try:
+        with root.parent(slot.beside) as (directory, name):
+            return _discard(root, slot, versions, journal, directory, name)
+    except Refusal as refused:
+        if refused.code in ("FILE_NOT_FOUND", "PATH_NOT_DIRECTORY"):
+            return True  # not even its directory is there
+        raise
+
+
+def _discard(root: Root, slot: Slot, versions: tuple[str, ...], journal: Journal, directory: int, name: str) -> bool:
+    sight = see_at(directory, name)
     if sight.absent:
         return True
     if sight.version == OTHER:
@@ -102,7 +127,8 @@ def discard(root: Root, slot: Slot, versions: tuple[str, ...], journal: Journal)
     if sight.version not in versions:
         data, _ = root.read(slot.beside, limits.FILE_BYTES)
         journal.rescue(slot.number, data)
-    root.remove(slot.beside)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=directory)
     return True
 
 

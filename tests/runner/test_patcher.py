@@ -331,6 +331,32 @@ async def test_a_root_that_was_replaced_is_refused(site: Site, tmp_path: Path) -
     assert site.names() == set()
 
 
+@pytest.mark.parametrize("body", [("*** Update File: d/a", "-one", "+ONE"), ("*** Delete File: d/a",)])
+@pytest.mark.parametrize("becomes", ["link", "file", "nothing"])
+async def test_a_directory_that_turns_into_something_else_ends_in_a_clean_restore(
+    site: Site, tmp_path: Path, body: tuple[str, ...], becomes: str
+) -> None:
+    (tmp_path / "outside").mkdir()
+    for folder in (site.root / "d", tmp_path / "outside"):
+        folder.mkdir(exist_ok=True)
+        (folder / "a").write_text("one\n")
+    await site.plan(*body, "*** Add File: b", "+b")
+    await site.stage()
+    (site.root / "d").rename(tmp_path / "moved")
+    if becomes == "link":
+        (site.root / "d").symlink_to(tmp_path / "outside")
+    elif becomes == "file":
+        (site.root / "d").write_text("theirs\n")
+    report = await site.install()
+    assert report.refusal is not None
+    assert (await site.restore()).clean
+    await site.finish()
+    assert {path.name for path in (tmp_path / "outside").iterdir()} == {"a"}
+    assert (tmp_path / "outside/a").read_text() == "one\n"
+    assert (tmp_path / "moved/a").read_text() == "one\n"
+    assert not (site.root / "b").exists()
+
+
 # --- what is refused before anything is written ---
 
 
