@@ -9,7 +9,7 @@ import shutil
 import sqlite3
 import stat
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,7 +41,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "operations.sqlite"
 
 
-def put(name: str, value: str = "x") -> object:
+def put(name: str, value: str = "x") -> Callable[[Database], None]:
     def insert(db: Database) -> None:
         db.execute("INSERT INTO meta (name, value) VALUES (?, ?)", (name, value))
 
@@ -62,7 +62,7 @@ class Gate:
         self._token = trio.lowlevel.current_trio_token()
 
     def __call__(self, db: Database) -> str:
-        put(self.name)(db)  # type: ignore[operator]
+        put(self.name)(db)
         self._token.run_sync_soon(self.entered.set)
         assert self.leave.wait(20)
         return self.name
@@ -82,7 +82,7 @@ async def test_what_a_write_returns_is_committed_and_read_by_a_later_read(where:
 
 async def test_a_write_that_raises_leaves_nothing_and_the_store_goes_on(path: Path) -> None:
     def half(db: Database) -> None:
-        put("half")(db)  # type: ignore[operator]
+        put("half")(db)
         raise LookupError("in the middle")
 
     async with open_store(path) as store:
@@ -94,8 +94,8 @@ async def test_a_write_that_raises_leaves_nothing_and_the_store_goes_on(path: Pa
 
 async def test_a_broken_constraint_reaches_the_caller_as_it_is_and_leaves_nothing(path: Path) -> None:
     def twice(db: Database) -> None:
-        put("a")(db)  # type: ignore[operator]
-        put("a")(db)  # type: ignore[operator]
+        put("a")(db)
+        put("a")(db)
 
     async with open_store(path) as store:
         with pytest.raises(sqlite3.IntegrityError):
@@ -259,34 +259,41 @@ async def test_reads_go_on_while_a_write_runs(path: Path) -> None:
 
 
 async def test_a_write_whose_time_is_over_is_refused_and_rolled_back(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, mock_clock: trio.testing.MockClock
 ) -> None:
-    monkeypatch.setattr(limits, "STORE_WAIT_SECONDS", 0.05)
     async with open_store(path) as store:
-        gate = Gate("late")
-        with pytest.raises(Refusal, match="nothing was written") as caught:
-            await store.write(gate)
-        assert caught.value.details == {"outcome": "nothing"}
+        gate, refusals = Gate("late"), list[Refusal]()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(refused_write, store, gate, refusals)
+            await gate.entered.wait()
+            mock_clock.jump(limits.STORE_WAIT_SECONDS)
+        assert [refusal.details for refusal in refusals] == [{"outcome": "nothing"}]
         gate.leave.set()
-        monkeypatch.undo()
         await store.write(put("next"))
         assert await store.read(names) == {"next"}
 
 
 async def test_a_write_in_line_whose_time_is_over_is_refused_and_never_runs(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, mock_clock: trio.testing.MockClock
 ) -> None:
-    async with open_store(path) as store, trio.open_nursery() as nursery:
-        gate = Gate("first")
-        nursery.start_soon(store.write, gate)
-        await gate.entered.wait()
-        monkeypatch.setattr(limits, "STORE_WAIT_SECONDS", 0.05)
-        with pytest.raises(Refusal, match="nothing was written"):
-            await store.write(put("second"))
-        monkeypatch.undo()
+    async with open_store(path) as store:
+        gate, refusals = Gate("first"), list[Refusal]()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(refused_write, store, gate, refusals)
+            await gate.entered.wait()
+            nursery.start_soon(refused_write, store, put("second"), refusals)
+            await trio.testing.wait_all_tasks_blocked()
+            mock_clock.jump(limits.STORE_WAIT_SECONDS)
+        assert [refusal.details for refusal in refusals] == [{"outcome": "nothing"}] * 2
         gate.leave.set()
         await store.write(put("third"))
-        assert await store.read(names) == {"first", "third"}
+        assert await store.read(names) == {"third"}
+
+
+async def refused_write(store: Store, fn: Callable[[Database], object], refusals: list[Refusal]) -> None:
+    with pytest.raises(Refusal) as caught:
+        await store.write(fn)
+    refusals.append(caught.value)
 
 
 async def test_a_statement_without_end_is_interrupted_when_its_time_is_over(
@@ -309,27 +316,32 @@ class HungCommit(Database):
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         super().__init__(connection)
+        self.entered = trio.Event()
         self.leave = threading.Event()
+        self._token = trio.lowlevel.current_trio_token()
 
     def execute(self, sql: str, parameters: object = None) -> sqlite3.Cursor:
         if sql == "COMMIT":
+            self._token.run_sync_soon(self.entered.set)
             assert self.leave.wait(20)
         return super().execute(sql, parameters)  # type: ignore[arg-type]
 
 
 async def test_a_commit_that_hangs_is_told_as_unknown_and_nothing_else_is_claimed(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_store(path) as store:
-        hung = HungCommit(store._writer.db.conn)
+        hung, refusals = HungCommit(store._writer.db.conn), list[Refusal]()
         monkeypatch.setattr(store._writer, "db", hung)
-        monkeypatch.setattr(limits, "STORE_WAIT_SECONDS", 0.05)
-        monkeypatch.setattr(limits, "STORE_GRACE_SECONDS", 0.05)
-        with pytest.raises(Refusal, match="cannot be said yet") as caught:
-            await store.write(put("a"))
-        assert caught.value.details == {"outcome": UNKNOWN}
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(refused_write, store, put("a"), refusals)
+            await hung.entered.wait()
+            mock_clock.jump(limits.STORE_WAIT_SECONDS)
+            await trio.testing.wait_all_tasks_blocked()
+            assert refusals == []  # a commit that has begun gets its grace
+            mock_clock.jump(limits.STORE_GRACE_SECONDS)
+        assert [refusal.details for refusal in refusals] == [{"outcome": UNKNOWN}]
         assert await store.read(names) == set()
-        monkeypatch.undo()
         hung.leave.set()
         await store.write(put("b"))
         assert await store.read(names) == {"a", "b"}
