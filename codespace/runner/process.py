@@ -18,6 +18,7 @@ import trio
 
 from codespace import limits
 from codespace.contract import ProcessState, SpawnRequest, Stream, Termination
+from codespace.errors import Refusal
 from codespace.runner.monitor import Monitor
 from codespace.runner.output import Output
 from codespace.runner.pipes import Pipes
@@ -69,6 +70,10 @@ class Process:
                     nursery.cancel_scope.cancel()
         finally:
             self._finish()
+
+    def discard(self) -> None:
+        """Let go of a process that was never run: the lifeline is cut, all is closed."""
+        self._finish()
 
     def abandon(self) -> None:
         """Stop driving: the lifeline is cut, and whatever is left of the tree is killed."""
@@ -172,3 +177,20 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"SIGRTMIN+{number - signal.SIGRTMIN}" if number > signal.SIGRTMIN else f"SIG{number}"
+
+
+def exited_refusal(state: ProcessState, written: int) -> Refusal:
+    """Return what a writer to an ended process is told: how it ended, and how much had been taken."""
+    how = state.signal or (f"exit code {state.exit_code}" if state.exit_code is not None else "its end is not known")
+    return Refusal(
+        "PROCESS_EXITED",
+        f"The process has ended ({how}); {written} bytes were written before.",
+        details={
+            "state": state.state,
+            "exit_code": state.exit_code,
+            "signal": state.signal,
+            "termination": state.termination,
+            "bytes_written": written,
+        },
+        process_id=state.process_id,
+    )

@@ -7,6 +7,7 @@ import os
 import trio
 
 from codespace import limits
+from codespace.errors import Refusal
 
 
 class StdinClosed(Exception):
@@ -84,3 +85,13 @@ class Stdin:
             except BrokenPipeError:
                 self.close()
         raise StdinClosed(0)
+
+
+def check_size(data: bytes) -> None:
+    """Refuse more than one call may send. Raises: Refusal LIMIT_REACHED."""
+    if len(data) > limits.STDIN_BYTES:
+        raise Refusal(
+            "LIMIT_REACHED",
+            f"{len(data)} bytes for stdin are more than {limits.STDIN_BYTES} in one call. Nothing was written.",
+            next_step="Send it in parts with write_stdin, or write it to a file first.",
+        )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from types import TracebackType
 
 import trio
@@ -17,21 +16,12 @@ import trio
 from codespace import limits
 from codespace.contract import Chunk, Encoding, ProcessState, Spawned, SpawnRequest, Stream, Workspace
 from codespace.errors import Refusal
-from codespace.runner import environment, program
+from codespace.runner import environment
 from codespace.runner.homes import Homes
 from codespace.runner.keeper import Keeper
-from codespace.runner.monitor import Monitor
-from codespace.runner.pipes import Pipes
-from codespace.runner.process import Process
-from codespace.runner.stdin import StdinClosed
-
-
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """What was found out, and made, for one start."""
-
-    program: str
-    env: dict[str, str]
+from codespace.runner.process import Process, exited_refusal
+from codespace.runner.starter import Starter
+from codespace.runner.stdin import StdinClosed, check_size
 
 
 class Supervisor:
@@ -56,14 +46,12 @@ class Supervisor:
         self._state_dir = state_dir
         self._wall_clock = wall_clock
         self._retention_seconds = retention_seconds
-        self._umask = _own_umask() if umask is None else umask
+        self._umask = umask
         self._processes: dict[str, Process] = {}
         self._starting: set[str] = set()
         self._stopping = False
         self._keeper = Keeper()
-        self._homes: Homes | None = None
         self._opened = self._open()
-        self._spawning = trio.CapacityLimiter(limits.SPAWN_THREADS)
         self._removing = trio.CapacityLimiter(limits.REMOVAL_THREADS)
 
     def __aenter__(self) -> Awaitable[Supervisor]:
@@ -77,6 +65,7 @@ class Supervisor:
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Supervisor]:
         self._homes = await trio.to_thread.run_sync(Homes, self._state_dir)
+        self._starter = Starter(self._homes, self._keeper, self._wall_clock, self._umask)
         try:
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._remove, self._homes.sweep)
@@ -144,68 +133,29 @@ class Supervisor:
             raise Refusal("INTERNAL", "This process id is in use. Nothing was started.")
         environment.check_argv(request.argv)
         environment.check(request.env)
-        _check_stdin_size(request.stdin or b"")
+        check_size(request.stdin or b"")
         self._drop_old()
 
     async def _spawn(self, workspace: Workspace, request: SpawnRequest, cwd_fd: int) -> Spawned:
-        homes = self._homes
-        assert homes is not None, "a supervisor starts commands inside its `async with`"
         try:
-            prepared = await trio.to_thread.run_sync(
-                _prepare, homes, workspace, request, cwd_fd, limiter=self._spawning
-            )
-            process = await self._start(request, prepared, cwd_fd)
+            process = await self._starter.start(workspace, request, cwd_fd)
         except BaseException:
             # Shields the removal of an empty directory; a sweep finds what is left at the deadline.
             with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.HOME_SECONDS):
-                await self._remove(homes.remove, request.process_id)
+                await self._remove(self._homes.remove, request.process_id)
             raise
+        if self._stopping:  # it began to stop meanwhile; the nursery takes no one any more
+            process.discard()
+            raise Refusal("SHUTTING_DOWN", "The daemon is stopping. The command was ended at once.")
         self._processes[request.process_id] = process
-        self._nursery.start_soon(self._drive, process, homes, request.process_id)
+        self._nursery.start_soon(self._drive, process, request.process_id)
         return Spawned(started_at=process.started_at, sandbox="none", network="none")
 
-    async def _start(self, request: SpawnRequest, prepared: _Prepared, cwd_fd: int) -> Process:
-        pipes = Pipes(stdin=request.stdin is not None or request.open_stdin)
-        try:
-            monitor = await self._ask(request, prepared, (*pipes.theirs, cwd_fd))
-            pipes.let_go()
-            if self._stopping:
-                monitor.close()
-                raise Refusal("SHUTTING_DOWN", "The daemon is stopping. The command was ended at once.")
-            return Process(request, monitor, pipes, self._wall_clock)
-        except BaseException:
-            pipes.close()
-            raise
-
-    async def _ask(self, request: SpawnRequest, prepared: _Prepared, descriptors: tuple[int, ...]) -> Monitor:
-        """Have a monitor start the command; a second one only where the first cannot have started it."""
-        order = {"program": prepared.program, "argv": request.argv, "env": prepared.env, "umask": self._umask}
-        for _ in range(2):
-            monitor = Monitor(await self._keeper.monitor())
-            try:
-                event = await monitor.start(order, descriptors)
-            except BaseException:
-                monitor.close()
-                raise
-            if event is not None and event["event"] == "started":
-                self._keeper.lay_by()
-                return monitor
-            monitor.close()
-            if event is not None:
-                raise program.spawn_failure(request.argv[0], str(event["stage"]), int(event["errno"]))
-            if monitor.ready:
-                break
-        raise Refusal(
-            "PROCESS_SPAWN_FAILED",
-            "The helper that starts commands was killed while it started this one. What it had started was ended.",
-            next_step="Look at what the command may have done before you send it again.",
-        )
-
-    async def _drive(self, process: Process, homes: Homes, process_id: str) -> None:
+    async def _drive(self, process: Process, process_id: str) -> None:
         await process.run()
         # Shields the removal of what no one will look at again; it goes on in its thread at the deadline.
         with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.HOME_SECONDS):
-            await self._remove(homes.remove, process_id)
+            await self._remove(self._homes.remove, process_id)
 
     async def _remove(self, act: Callable[..., None], *arguments: str) -> None:
         await trio.to_thread.run_sync(act, *arguments, abandon_on_cancel=True, limiter=self._removing)
@@ -267,9 +217,9 @@ class Supervisor:
         Cancel: a part may have been written.
         """
         process = self._find(process_id)
-        _check_stdin_size(data)
+        check_size(data)
         if process.ended.is_set():
-            raise _exited(process.state(), 0)
+            raise exited_refusal(process.state(), 0)
         if process.stdin is None:
             raise Refusal(
                 "INVALID_ARGUMENT",
@@ -283,7 +233,7 @@ class Supervisor:
         with trio.move_on_after(limits.EXIT_NEWS_SECONDS):
             await process.ended.wait()
         if process.ended.is_set():
-            raise _exited(process.state(), written)
+            raise exited_refusal(process.state(), written)
         raise Refusal(
             "INVALID_ARGUMENT",
             f"The stdin of this process is closed; {written} of these bytes were written.",
@@ -349,51 +299,3 @@ class Supervisor:
 
 def _age(item: tuple[str, Process]) -> float:
     return item[1].ended_time
-
-
-def _prepare(homes: Homes, workspace: Workspace, request: SpawnRequest, cwd_fd: int) -> _Prepared:
-    env = environment.build(workspace.env, request.env, homes.path(request.process_id))
-    found = program.find(request.argv[0], env["PATH"], cwd_fd)
-    try:
-        homes.make(request.process_id)
-    except OSError as error:
-        raise Refusal(
-            "PROCESS_SPAWN_FAILED",
-            f"The command's private home could not be made in the state directory ({error.strerror}). "
-            "Nothing was started.",
-        ) from error
-    return _Prepared(found, env)
-
-
-def _check_stdin_size(data: bytes) -> None:
-    if len(data) > limits.STDIN_BYTES:
-        raise Refusal(
-            "LIMIT_REACHED",
-            f"{len(data)} bytes for stdin are more than {limits.STDIN_BYTES} in one call. Nothing was written.",
-            next_step="Send it in parts with write_stdin, or write it to a file first.",
-        )
-
-
-def _exited(state: ProcessState, written: int) -> Refusal:
-    how = state.signal or (f"exit code {state.exit_code}" if state.exit_code is not None else "its end is not known")
-    return Refusal(
-        "PROCESS_EXITED",
-        f"The process has ended ({how}); {written} bytes were written before.",
-        details={
-            "state": state.state,
-            "exit_code": state.exit_code,
-            "signal": state.signal,
-            "termination": state.termination,
-            "bytes_written": written,
-        },
-        process_id=state.process_id,
-    )
-
-
-def _own_umask() -> int:
-    # os.umask() can only be read by setting it, which would be seen by other threads.
-    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
-        for line in status:
-            if line.startswith("Umask:"):
-                return int(line.split()[1], 8)
-    return 0o022

@@ -1,0 +1,102 @@
+"""From a request to a running process: program, environment, home, pipes, and a monitor that starts it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import trio
+
+from codespace import limits
+from codespace.contract import SpawnRequest, Workspace
+from codespace.errors import Refusal
+from codespace.runner import environment, program
+from codespace.runner.homes import Homes
+from codespace.runner.keeper import Keeper
+from codespace.runner.monitor import Monitor
+from codespace.runner.pipes import Pipes
+from codespace.runner.process import Process
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What was found out, and made, for one start."""
+
+    program: str
+    env: dict[str, str]
+
+
+class Starter:
+    """Starts commands for one supervisor; knows none of them afterwards."""
+
+    def __init__(self, homes: Homes, keeper: Keeper, wall_clock: Callable[[], float], umask: int | None) -> None:
+        self._homes = homes
+        self._keeper = keeper
+        self._wall_clock = wall_clock
+        self._umask = _own_umask() if umask is None else umask
+        self._looking_up = trio.CapacityLimiter(limits.SPAWN_THREADS)
+
+    async def start(self, workspace: Workspace, request: SpawnRequest, cwd_fd: int) -> Process:
+        """Start one command; returns it once its program runs. Its private home is made before.
+
+        Raises: Refusal PROCESS_SPAWN_FAILED, SHUTTING_DOWN; nothing runs then, a home may be left.
+        Cancel: as an error.
+        """
+        prepared = await trio.to_thread.run_sync(
+            _prepare, self._homes, workspace, request, cwd_fd, limiter=self._looking_up
+        )
+        pipes = Pipes(stdin=request.stdin is not None or request.open_stdin)
+        try:
+            monitor = await self._ask(request, prepared, (*pipes.theirs, cwd_fd))
+            pipes.let_go()
+            return Process(request, monitor, pipes, self._wall_clock)
+        except BaseException:
+            pipes.close()
+            raise
+
+    async def _ask(self, request: SpawnRequest, prepared: _Prepared, descriptors: tuple[int, ...]) -> Monitor:
+        """Have a monitor start the command; a second one only where the first cannot have started it."""
+        order = {"program": prepared.program, "argv": request.argv, "env": prepared.env, "umask": self._umask}
+        for _ in range(2):
+            monitor = Monitor(await self._keeper.monitor())
+            try:
+                event = await monitor.start(order, descriptors)
+            except BaseException:
+                monitor.close()
+                raise
+            if event is not None and event["event"] == "started":
+                self._keeper.lay_by()
+                return monitor
+            monitor.close()
+            if event is not None:
+                raise program.spawn_failure(request.argv[0], str(event["stage"]), int(event["errno"]))
+            if monitor.ready:
+                break
+        raise Refusal(
+            "PROCESS_SPAWN_FAILED",
+            "The helper that starts commands was killed while it started this one. What it had started was ended.",
+            next_step="Look at what the command may have done before you send it again.",
+        )
+
+
+def _prepare(homes: Homes, workspace: Workspace, request: SpawnRequest, cwd_fd: int) -> _Prepared:
+    env = environment.build(workspace.env, request.env, homes.path(request.process_id))
+    found = program.find(request.argv[0], env["PATH"], cwd_fd)
+    try:
+        homes.make(request.process_id)
+    except OSError as error:
+        raise Refusal(
+            "PROCESS_SPAWN_FAILED",
+            f"The command's private home could not be made in the state directory ({error.strerror}). "
+            "Nothing was started.",
+        ) from error
+    return _Prepared(found, env)
+
+
+def _own_umask() -> int:
+    # os.umask() can only be read by setting it, which would be seen by other threads.
+    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+        for line in status:
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
+    return 0o022
