@@ -70,18 +70,36 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "T4",
         "HTTP requires a static Bearer unless `--no-auth` was said, compared in constant time; a failure is a "
         "transport failure and leaves no operation; the token appears in no log, error or page.",
-        (SECRETS + "test_the_token_is_in_no_log_no_answer_and_no_database",),
+        (
+            SECRETS + "test_the_token_is_in_no_log_no_answer_and_no_database",
+            "tests/http/test_guard.py::test_without_the_token_the_answer_is_unauthorized_and_nothing_happens",
+            "tests/http/test_exposure.py::test_no_auth_is_for_this_machine_only_even_with_a_token",
+            "tests/http/test_exposure.py::test_a_token_is_made_once_for_the_owner_alone",
+            "tests/http/test_http.py::test_the_token_is_in_no_answer_and_no_log",
+            "tests/security/test_http_door.py::test_without_the_right_token_nothing_is_said",
+            "tests/security/test_http_door.py::test_a_failed_request_leaves_no_operation",
+        ),
     ),
     Requirement(
         "T5",
         "Host and Origin are checked; a page on another origin, a rebound name or a form post can do nothing.",
-        ("tests/security/test_http_door.py::test_a_foreign_page_a_rebound_name_and_a_form_post_do_nothing",),
+        (
+            "tests/security/test_http_door.py::test_a_foreign_page_a_rebound_name_and_a_form_post_do_nothing",
+            "tests/http/test_guard.py::test_a_rebound_name_is_misdirected_on_every_route",
+            "tests/http/test_guard.py::test_a_page_of_another_origin_is_refused_on_every_route_and_an_own_one_is_not",
+            "tests/http/test_guard.py::test_a_form_post_can_do_nothing_even_without_a_token",
+        ),
     ),
     Requirement(
         "T6",
         "Configuration, tokens, database, state and the program's own installation live outside every root and "
         "readable path; otherwise the daemon refuses to start and says which and why.",
-        (CONFIG + "test_the_daemon_does_not_start_with_its_own_things_inside_a_root",),
+        (
+            CONFIG + "test_the_daemon_does_not_start_with_its_own_things_inside_a_root",
+            "tests/settings/test_roots.py::test_what_codespace_keeps_is_never_inside",
+            "tests/settings/test_roots.py::test_the_configuration_file_is_never_inside_nor_its_target",
+            "tests/settings/test_roots.py::test_codespaces_own_installation_is_never_inside",
+        ),
     ),
     # Files
     Requirement(
@@ -90,6 +108,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         (
             FILES + "test_no_path_leads_out_and_no_link_or_device_is_opened",
             HOSTILE + "test_no_spelling_of_a_path_reaches_the_outside",
+            "tests/beneath/test_names.py::test_a_cleaned_path_is_its_own_clean_form_and_never_leaves",
         ),
     ),
     Requirement(
@@ -99,30 +118,50 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         (
             FILES + "test_no_path_leads_out_and_no_link_or_device_is_opened",
             HOSTILE + "test_links_devices_and_sockets_are_refused_by_every_tool",
+            "tests/beneath/test_races.py::test_a_directory_swapped_for_a_link_never_leads_out",
+            "tests/beneath/test_races.py::test_a_file_swapped_for_a_link_never_leads_out",
+            "tests/beneath/test_races.py::test_a_file_swapped_for_a_fifo_never_hangs_the_reader",
+            "tests/beneath/test_writing.py::test_no_verb_goes_through_a_link",
+            "tests/runner/test_search.py::test_a_directory_swapped_for_a_link_never_leads_out",
         ),
     ),
     Requirement(
         "F3",
         "read-only workspaces allow read, find, search and nothing else; workspace-write allows patch and exec.",
-        (FILES + "test_a_read_only_workspace_reads_finds_and_searches_and_refuses_all_else",),
+        (
+            FILES + "test_a_read_only_workspace_reads_finds_and_searches_and_refuses_all_else",
+            "tests/gateway/test_decisions.py::test_a_read_only_workspace_reads_and_nothing_else",
+        ),
     ),
     Requirement(
         "F3a",
         "hidden_paths exist for no tool, error or journal, and for no sandboxed command.",
-        (HOSTILE + "test_hidden_paths_exist_for_no_tool_and_no_error",),
+        (
+            HOSTILE + "test_hidden_paths_exist_for_no_tool_and_no_error",
+            "tests/beneath/test_reading.py::test_hidden_names_exist_for_no_verb",
+            "tests/runner/test_patcher.py::test_a_hidden_file_is_absent_to_a_patch",
+        ),
         open="commands see them until there is a sandbox",
     ),
     Requirement(
         "F4",
         "Reads say the version of the whole file, ranges, line endings and truncation; finds and searches say when "
         "they are cut.",
-        (FILES + "test_an_agent_reads_previews_applies_and_reads_back",),
+        (
+            FILES + "test_an_agent_reads_previews_applies_and_reads_back",
+            "tests/runner/test_files.py::test_a_range_has_its_lines_and_the_whole_file_s_version",
+            "tests/runner/test_files.py::test_a_cut_comes_behind_a_whole_line_and_is_said",
+            "tests/runner/test_search.py::test_a_cut_answer_is_the_first_part_and_says_so",
+        ),
     ),
     # Patches
     Requirement(
         "P1",
         "V4A exactly as recorded in the corpus. No silent fallback to another patch tool.",
-        (),
+        (
+            "tests/parity/test_transaction.py::test_every_case_of_the_corpus_ends_as_recorded",
+            "tests/parity/test_engine.py::test_an_applied_case_gives_the_recorded_tree",
+        ),
     ),
     Requirement(
         "P2",
@@ -130,18 +169,29 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         (
             FILES + "test_a_patch_made_for_another_version_is_refused_and_nothing_is_written",
             HOSTILE + "test_a_patch_that_fails_at_its_last_operation_writes_nothing",
+            "tests/runner/test_patcher.py::test_an_expected_version_of_an_untouched_file_refuses_the_patch",
         ),
     ),
     Requirement(
         "P3",
         "add and move never overwrite; modes, owners and attributes survive.",
-        (HOSTILE + "test_add_and_move_never_overwrite_and_modes_survive",),
+        (
+            HOSTILE + "test_add_and_move_never_overwrite_and_modes_survive",
+            "tests/runner/test_patcher.py::test_an_update_keeps_mode_and_attributes_and_breaks_a_hard_link",
+            "tests/runner/test_patcher.py::test_a_move_takes_mode_and_attributes_along",
+            "tests/runner/test_patcher.py::test_a_file_that_appeared_where_one_is_added_is_left_alone",
+        ),
     ),
     Requirement(
         "P4",
         "`applied` is only said after the disk was hashed; a mismatch restores; bytes that a third party put under the "
         "name are never thrown away (limit: a program that writes through a descriptor of the replaced file).",
-        (),
+        (
+            "tests/runner/test_patcher.py::test_a_staged_file_that_was_replaced_is_never_called_applied",
+            "tests/runner/test_patcher.py::test_bytes_written_into_the_replaced_file_are_rescued_and_named",
+            "tests/runner/test_patcher.py::test_a_file_changed_after_the_plan_is_swapped_back_and_nothing_of_the_patch_stays",
+            "tests/statemachines/test_law.py::test_applied_is_only_reached_by_reading_the_disk",
+        ),
     ),
     Requirement(
         "P5",
@@ -150,19 +200,27 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         (
             RECOVERY + "test_a_patch_whose_reply_was_lost_is_found_by_its_key",
             SEVERAL + "test_a_key_used_at_one_daemon_is_known_at_the_other_that_shares_its_database",
+            "tests/gateway/test_patching.py::test_two_calls_with_one_key_at_the_same_time_have_one_effect",
+            "tests/gateway/test_patching.py::test_a_key_repeats_a_refusal_and_conflicts_with_other_arguments",
         ),
     ),
     Requirement(
         "P6",
         "After a crash at any instant each file is whole and the ledger says what happened.",
-        (RECOVERY + "test_a_client_killed_in_the_middle_of_a_patch_leaves_it_whole_or_absent",),
+        (
+            RECOVERY + "test_a_client_killed_in_the_middle_of_a_patch_leaves_it_whole_or_absent",
+            "tests/gateway/test_patching.py::test_cancelled_at_any_moment_the_tree_is_whole_and_the_ledger_says_which",
+        ),
         open="shown for a killed client; kill points inside the transaction are still to come",
     ),
     Requirement("P7", "Undo restores exactly, or refuses.", open="operation_undo is still to come"),
     Requirement(
         "P8",
         "The ledger holds hashes, never patch text.",
-        (SECRETS + "test_no_secret_is_in_the_log_the_database_or_an_error",),
+        (
+            SECRETS + "test_no_secret_is_in_the_log_the_database_or_an_error",
+            "tests/gateway/test_decisions.py::test_a_refusal_that_quotes_the_request_is_stored_without_its_words",
+        ),
     ),
     # Processes
     Requirement(
@@ -171,6 +229,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         (
             COMMANDS + "test_the_environment_is_clean_and_loader_variables_are_refused",
             HOSTILE + "test_argv_goes_to_the_program_byte_for_byte_and_no_descriptor_leaks_in",
+            "tests/runner/test_supervisor.py::test_no_descriptor_of_the_daemon_reaches_a_command",
         ),
     ),
     Requirement(
@@ -193,6 +252,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             COMMANDS + "test_output_is_collected_by_cursor_and_readers_do_not_steal",
             COMMANDS + "test_characters_are_never_split_by_a_small_limit",
             COMMANDS + "test_an_oversized_log_is_bounded_and_its_loss_is_counted",
+            "tests/runner/test_output.py::test_text_cut_anywhere_comes_back_as_the_same_text",
         ),
     ),
     Requirement(
@@ -203,6 +263,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             ENDINGS + "test_an_ordered_end_takes_every_command_with_it",
             ENDINGS + "test_a_killed_stdio_daemon_leaves_no_process",
             ENDINGS + "test_a_command_that_ignores_every_signal_does_not_hold_up_the_end",
+            "tests/helper/test_monitor.py::test_a_killed_monitor_leaves_nothing_of",
         ),
     ),
     Requirement(
@@ -213,12 +274,18 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             COMMANDS + "test_while_a_command_lives_patches_are_busy_and_reads_go_on",
             COMMANDS + "test_a_shared_workspace_patches_while_a_command_lives",
             SEVERAL + "test_a_command_of_one_daemon_makes_the_root_busy_for_the_other_until_it_is_gone",
+            "tests/gateway/test_occupancy.py::test_a_root_is_locked_against_other_daemons_while_it_is_occupied",
+            "tests/gateway/test_occupancy.py::test_a_daemon_of_an_enclosing_root_is_kept_out_and_keeps_out",
         ),
     ),
     Requirement(
         "X6",
         "An exec with a key is started at most once.",
-        (RECOVERY + "test_a_command_with_a_key_is_started_at_most_once",),
+        (
+            RECOVERY + "test_a_command_with_a_key_is_started_at_most_once",
+            "tests/gateway/test_execution.py::test_two_calls_with_one_key_at_the_same_time_start_one_process",
+            "tests/statemachines/test_law.py::test_no_path_leads_back_to_spawning_so_a_command_starts_at_most_once",
+        ),
     ),
     # Isolation
     Requirement(
@@ -252,6 +319,10 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     Requirement(
         "I5",
         "The patch helper, the search and the worker are confined or separated as workspace_info says.",
+        (
+            "tests/runner/test_search.py::test_the_confinement_in_force_is_what_was_asked_for",
+            "tests/runner/test_confinement.py::test_the_sandbox_holds_the_root_and_ripgrep_and_nothing_else",
+        ),
         open="the patch helper's confinement and the worker are still to come",
     ),
     # Holds
@@ -265,12 +336,18 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             HOLDS + "test_a_grant_is_for_what_was_shown_and_for_nothing_newer",
             HOLDS + "test_a_held_command_is_started_once_after_its_grant",
             "tests/testing/test_bench.py::test_a_hold_expires_when_stored_time_moves_on",
+            "tests/gateway/test_holds.py::test_two_resumes_at_once_run_it_once_and_get_the_same_result",
+            "tests/gateway/test_holds.py::test_what_was_shown_binds_and_a_conflict_does_nothing",
+            "tests/gateway/test_holds.py::test_a_hold_that_was_not_granted_in_time_expires_and_a_new_one_may_be_had",
         ),
     ),
     Requirement(
         "H2",
         "A hold never widens a profile; policy is checked again at resume.",
-        ("tests/testing/test_bench.py::test_a_grant_does_not_outlive_the_profile_it_was_given_under",),
+        (
+            "tests/testing/test_bench.py::test_a_grant_does_not_outlive_the_profile_it_was_given_under",
+            "tests/gateway/test_holds.py::test_a_profile_that_became_read_only_refuses_the_resume",
+        ),
     ),
     Requirement(
         "H3",
@@ -282,11 +359,19 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "H4",
         "The body exists only while pending, granted or resuming; then digest metadata, and the bytes are gone from "
         "the file.",
-        (SECRETS + "test_a_held_body_is_gone_from_the_database_once_it_was_used",),
+        (
+            SECRETS + "test_a_held_body_is_gone_from_the_database_once_it_was_used",
+            "tests/gateway/test_holds.py::test_the_body_is_gone_once_the_hold_is_denied_or_consumed",
+            "tests/gateway/test_store.py::test_scrubbed_bytes_are_gone_from_every_file",
+        ),
     ),
     Requirement(
         "H5",
         "A crash while resuming never runs an exec twice and settles a patch from the journal.",
+        (
+            "tests/gateway/test_recovery.py::test_a_granted_command_that_was_being_started_is_ambiguous_and_its_body_is_gone",
+            "tests/gateway/test_recovery.py::test_a_granted_patch_that_was_being_applied_gets_the_end_of_its_operation",
+        ),
         open="shown with crash recovery",
     ),
     # Work
@@ -301,13 +386,22 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "A1",
         "Every decision and change is in the audit chain; edits, gaps and reorderings are found by `audit verify`, a "
         "cut tail by an exported head.",
-        (),
+        (
+            "tests/gateway/test_audit.py::test_any_tampering_with_stored_rows_is_found",
+            "tests/gateway/test_audit.py::test_a_cut_tail_is_sound_by_itself_and_found_against_an_exported_head",
+            "tests/gateway/test_ledger.py::test_a_step_moves_row_and_chain_together_and_a_final_state_says_when",
+            "tests/cli/test_operator.py::test_a_chain_that_somebody_touched_is_found",
+        ),
     ),
     Requirement(
         "A1a",
         "Hostile text (names, patches, output, argv) never acts on a terminal, page or log: one escaping function for "
         "all.",
-        (HOSTILE + "test_hostile_text_comes_back_escaped_in_errors",),
+        (
+            HOSTILE + "test_hostile_text_comes_back_escaped_in_errors",
+            "tests/test_display.py::test_no_text_whatsoever_shows_a_character_that_acts",
+            "tests/test_log.py::test_hostile_text_stays_on_its_line_and_never_acts",
+        ),
     ),
     Requirement(
         "A2",
@@ -315,6 +409,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         (
             SECRETS + "test_no_secret_is_in_the_log_the_database_or_an_error",
             SECRETS + "test_the_token_is_in_no_log_no_answer_and_no_database",
+            "tests/test_log.py::test_a_secret_never_shows_wherever_it_stands",
         ),
     ),
     Requirement(
@@ -330,6 +425,8 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         (
             FILES + "test_both_eras_of_the_protocol_mean_the_same",
             FILES + "test_the_tools_tell_the_truth_about_themselves",
+            "tests/http/test_http.py::test_the_official_client_works_in_every_era_and_hears_progress",
+            "tests/stdio/test_stdio.py::test_the_official_client_works_in_every_era_and_hears_progress",
         ),
     ),
     Requirement(
@@ -340,6 +437,8 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             ENDINGS + "test_end_of_input_ends_an_idle_stdio_daemon_within_a_second",
             ENDINGS + "test_sigterm_ends_an_idle_stdio_daemon_within_a_second",
             COMMANDS + "test_a_cancelled_wait_leaves_the_command_running",
+            "tests/stdio/test_stdio.py::test_no_stray_byte_reaches_the_wire",
+            "tests/stdio/test_stdio.py::test_end_of_input_ends_the_program_within_a_second_with_a_call_under_way",
         ),
     ),
     Requirement(
@@ -348,6 +447,8 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         (
             HOSTILE + "test_any_json_value_as_an_argument_is_answered_in_the_contracts_words",
             ENDINGS + "test_garbage_on_the_wire_is_answered_or_ignored_and_the_daemon_goes_on",
+            "tests/protocol/test_server.py::test_a_fault_is_internal_without_its_text_and_the_log_knows_its_reference",
+            "tests/test_errors.py::test_the_codes_are_exactly_those_of_the_contract",
         ),
     ),
 )
