@@ -83,6 +83,8 @@ PATCH_TREE_BYTES: Final = 512 * 1_048_576
 # Most bytes that one plan reads, and most that it writes: two whole files of the largest size.
 PLANS_HELD: Final = 8
 # Plans that a helper keeps in memory at once; the oldest that was not staged goes first.
+PLANS_HELD_BYTES: Final = 256 * 1_048_576
+# And their contents together, the latest plan aside.
 DIFF_BYTES: Final = 65_536
 # Most of a diff in a result: about 16,000 tokens.
 PLACE_SECONDS: Final = 10.0

@@ -42,6 +42,8 @@ class Channel:
         self._complaint = b""
         self._buffer = bytearray()
         self._number = 0
+        self._sent = False
+        """Whether the child may have got the whole of the latest request."""
         self._owed: tuple[int, float] | None = None
         """Number and deadline of a request whose caller was cancelled before the reply came."""
         self._closed = False
@@ -101,39 +103,43 @@ class Channel:
         Raises: Lost.
         Cancel: of an unshielded call: its reply is thrown away when it comes, within its deadline.
         """
-        sent = False
         try:
-            if self._owed is not None:
-                await self._settle_debt(*self._owed)
-            self._number += 1
-            line = json.dumps({"id": self._number, **request}, separators=(",", ":")).encode() + b"\n"
-            until = trio.current_time() + seconds
-            left = self._write_nowait(line)
-            sent = not left
-            if left:
-                # Half a line would poison the pipe for the next caller; a child that does not read is killed in time.
-                with trio.CancelScope(shield=True, deadline=until) as sending:
-                    await self._stdin.send_all(left)
-                    sent = True
-                if sending.cancelled_caught:
-                    raise Lost(f"did not take a request within {seconds:g} s", sent=True, timed_out=True)
-            # Shielded, a reply that says what is on disk is not lost with its caller; bounded by `until` too.
-            with trio.CancelScope(shield=shielded, deadline=until) as waiting:
-                try:
-                    return await self._reply(self._number)
-                except trio.Cancelled:
-                    self._owed = (self._number, until)
-                    raise
-            assert waiting.cancelled_caught
-            raise Lost(f"gave no answer within {seconds:g} s", sent=True, timed_out=True)
+            return await self._exchange(request, seconds, shielded=shielded)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            await self.kill()
-            raise Lost("ended", sent=sent, stderr=self.said()) from None
-        except Lost as lost:
-            await self.kill()
-            lost.sent = lost.sent and sent
-            lost.stderr = self.said()
-            raise
+            lost = Lost("ended", sent=self._sent)
+        except Lost as raised:
+            lost = raised
+        await self.kill()
+        lost.stderr = self.said()
+        raise lost
+
+    async def _exchange(self, request: Mapping[str, Any], seconds: float, *, shielded: bool) -> Mapping[str, Any]:
+        self._sent = False
+        if self._owed is not None:
+            await self._settle_debt(*self._owed)
+        until = trio.current_time() + seconds
+        await self._send(request, until, seconds)
+        # Shielded, a reply that says what is on disk is not lost with its caller; bounded by `until` too.
+        with trio.CancelScope(shield=shielded, deadline=until) as waiting:
+            try:
+                return await self._reply(self._number)
+            except trio.Cancelled:
+                self._owed = (self._number, until)
+                raise
+        assert waiting.cancelled_caught
+        raise Lost(f"gave no answer within {seconds:g} s", sent=True, timed_out=True)
+
+    async def _send(self, request: Mapping[str, Any], until: float, seconds: float) -> None:
+        self._number += 1
+        line = json.dumps({"id": self._number, **request}, separators=(",", ":")).encode() + b"\n"
+        left = self._write_nowait(line)
+        if left:
+            # Half a line would poison the pipe for the next caller; a child that does not read is killed in time.
+            with trio.CancelScope(shield=True, deadline=until) as sending:
+                await self._stdin.send_all(left)
+            if sending.cancelled_caught:
+                raise Lost(f"did not take a request within {seconds:g} s", sent=False, timed_out=True)
+        self._sent = True
 
     async def close(self) -> None:
         """Close the child's stdin, which ends it, and kill it where that takes too long.
@@ -204,7 +210,9 @@ class Channel:
             searched = len(self._buffer)
             if searched > limits.HELPER_LINE_BYTES:
                 raise Lost("spoke without end", sent=True)
-            part = await self._stdout.receive_some(_READ_BYTES)
+            # Not receive_some(): it begins with a checkpoint, and the reply is never there yet.
+            await trio.lowlevel.wait_readable(self._stdout.fileno())
+            part = os.read(self._stdout.fileno(), _READ_BYTES)
             if not part:
                 raise trio.BrokenResourceError
             self._buffer += part

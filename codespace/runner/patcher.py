@@ -232,8 +232,9 @@ class Patcher:
                 _log.error("patch helper at fault", verb=verb, operation_id=operation_id, stderr=channel.said())
             raise
         except (KeyError, TypeError, ValueError):
-            await channel.kill()
-            raise Lost("spoke nonsense", sent=True) from None
+            nonsense = Lost("spoke nonsense", sent=True)
+        await channel.kill()
+        raise nonsense
 
     async def _channel(self, seat: _Seat, workspace: Workspace) -> Channel:
         if seat.channel is not None and seat.channel.usable and seat.workspace == workspace:
@@ -249,13 +250,14 @@ class Patcher:
         try:
             opened = await channel.call(self._opening(workspace), limits.HELPER_START_SECONDS, shielded=True)
             _answer("open", opened)
+            seat.channel = channel
         except (KeyError, TypeError, ValueError):
-            await channel.kill()
-            raise Lost("spoke nonsense", sent=True) from None
-        except BaseException:
-            await channel.kill()
-            raise
-        seat.channel = channel
+            raise Lost("spoke nonsense", sent=False) from None
+        finally:
+            if seat.channel is None:
+                # Protects the end of a helper that nobody will use.
+                with trio.move_on_after(limits.HELPER_STOP_SECONDS, shield=True):
+                    await channel.kill()
         return channel
 
     def _opening(self, workspace: Workspace) -> dict[str, Any]:

@@ -37,6 +37,11 @@ class Planned:
     diff: str
     diff_truncated: bool
 
+    @property
+    def size_bytes(self) -> int:
+        """How much of the helper's memory the plan's contents take."""
+        return sum(map(len, self.before.values())) + sum(map(len, self.after.values()))
+
 
 def plan(root: Root, policy: Policy, bounds: Bounds, operation: str, text: str, expected: Mapping[str, str]) -> Planned:
     """Plan `text` on the tree as it is now.

@@ -77,15 +77,20 @@ class Session:
             )
         self.plans.pop(operation, None)
         planned = planning.plan(self.root, self.policy, self.bounds, operation, text, request["expected_versions"])
-        while len(self.plans) >= limits.PLANS_HELD:
-            del self.plans[next(iter(self.plans))]
         self.plans[operation] = planned
+        self._forget_plans()
         return {
             "changes": planned.manifest.changes,
             "diff": planned.diff,
             "diff_truncated": planned.diff_truncated,
             "after": _after(planned.manifest),
         }
+
+    def _forget_plans(self) -> None:
+        """Give up the oldest plans while there are too many or they are too large; the latest stays."""
+        size = sum(planned.size_bytes for planned in self.plans.values())
+        while len(self.plans) > 1 and (len(self.plans) > limits.PLANS_HELD or size > limits.PLANS_HELD_BYTES):
+            size -= self.plans.pop(next(iter(self.plans))).size_bytes
 
     def _stage(self, request: Mapping[str, Any]) -> dict[str, Any]:
         operation = request["operation"]

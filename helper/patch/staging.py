@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from codespace.beneath import Root, metadata
+from codespace.beneath.faults import refusal
 from codespace.errors import Refusal
 from helper.patch.flush import Flush, write_all
 from helper.patch.journal import Journal
@@ -55,7 +56,17 @@ def sweep(root: Root, manifest: Manifest, journal: Journal) -> None:
 
 
 def write_beside(root: Root, slot: Slot, data: bytes, flush: Flush) -> Identity:
-    """Make the file of a slot under its staged name and return its identity; `flush` makes it last."""
+    """Make the file of a slot under its staged name and return its identity; `flush` makes it last.
+
+    Raises: Refusal naming the slot's path.
+    """
+    try:
+        return _write_beside(root, slot, data, flush)
+    except OSError as error:
+        raise refusal(error, slot.path, "Nothing was written.") from error
+
+
+def _write_beside(root: Root, slot: Slot, data: bytes, flush: Flush) -> Identity:
     with root.parent(slot.beside) as (directory, name):
         mode = _NEW_FILE if slot.source is None and slot.mode is None else _COPIED_FILE
         descriptor = os.open(name, _FLAGS, mode, dir_fd=directory)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from codespace import limits
 from codespace.beneath import Root
 from codespace.errors import Refusal
 from helper.patch.journal import Journal
@@ -274,3 +275,16 @@ def test_a_directory_is_taken_away_only_where_the_patch_made_it(house: House) ->
     house.ask("finish")
     assert house.directories() == {"d"}
     assert manifest.directories[0].path == "d"
+
+
+def test_plans_that_nobody_ends_are_forgotten_oldest_first(house: House) -> None:
+    with house.helper() as session:
+        for number in range(limits.PLANS_HELD + 1):
+            patch = f"*** Begin Patch\n*** Add File: n{number}\n+x\n*** End Patch"
+            session.call({"verb": "plan", "operation": f"op-{number}", "patch": patch, "expected_versions": {}})
+        with pytest.raises(Refusal) as refused:
+            session.call({"verb": "stage", "operation": "op-0"})
+        assert "no longer held" in refused.value.message
+        session.call({"verb": "stage", "operation": "op-1"})
+        session.call({"verb": "finish", "operation": "op-1"})
+    assert house.files() == BEFORE

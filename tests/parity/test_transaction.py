@@ -106,7 +106,8 @@ async def transact(patcher: Patcher, workspace: Workspace, operation: str, patch
         verified = await patcher.verify(workspace, operation)
         assert verified.clean, verified
     finally:
-        finished = await patcher.finish(workspace, operation)
+        with trio.fail_after(10, shield=True):
+            finished = await patcher.finish(workspace, operation)
         assert finished.clean, finished
 
 

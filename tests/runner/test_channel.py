@@ -30,7 +30,8 @@ async def child(source: str) -> AsyncIterator[Channel]:
     try:
         yield channel
     finally:
-        await channel.close()
+        with trio.move_on_after(10, shield=True):
+            await channel.close()
 
 
 async def test_each_request_gets_its_own_reply() -> None:
