@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from codespace.cli.findings import Finding
 from codespace.errors import Refusal
-from codespace.runner import binaries
-from codespace.runner.binaries import Binary
 from codespace.runner.confinement import Confinement, Prober
+from codespace.sandbox import binaries
+from codespace.sandbox.binaries import Binary
 from codespace.settings import Settings
 
 _SANDBOX_FIX = (

@@ -18,8 +18,9 @@ from typing import Final, Literal
 
 from codespace import limits
 from codespace.errors import Refusal
-from codespace.runner import binaries, child
+from codespace.runner import child
 from codespace.runner.stopping import Stop
+from codespace.sandbox import binaries
 
 WORK: Final = "/work"
 _RIPGREP: Final = "/rg"

@@ -11,8 +11,8 @@ import pytest
 
 from codespace import limits
 from codespace.errors import Refusal
-from codespace.runner import binaries
 from codespace.runner.confinement import Confinement, Prober
+from codespace.sandbox import binaries
 
 
 def script(path: Path, body: str) -> str:
