@@ -159,7 +159,8 @@ def _make_again(root: Root, slot: Slot, journal: Journal) -> bool:
     again = Slot(slot.number, "replace", slot.path, slot.beside, slot.before, slot.after, None, metadata.mode)
     flush = Flush()
     try:
-        write_beside(root, again, data, flush)
+        descriptor, _ = write_beside(root, again, data)
+        flush.add(descriptor)
         flush.wait()
     finally:
         flush.drop()

@@ -6,7 +6,7 @@ import base64
 import contextlib
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from codespace.beneath import Root, metadata
@@ -33,52 +33,61 @@ def stage(root: Root, planned: Planned, folder: str) -> tuple[Journal, Manifest,
     """
     manifest = _with_metadata(root, planned.manifest)
     journal = Journal.create(folder, manifest.operation)
+    identities: dict[int, Identity] = {}
     try:
         with _refusing():
             journal.write_manifest(manifest, planned.before)
-            identities = _write_staged(root, manifest, planned.after)
+            _write_staged(root, manifest, planned.after, identities)
     except BaseException:
-        sweep(root, manifest, journal)
-        journal.purge()
+        sweep(root, manifest, journal, identities.keys())
+        if journal.rescued():
+            journal.close()
+        else:
+            journal.purge()
         raise
     return journal, manifest, identities
 
 
-def sweep(root: Root, manifest: Manifest, journal: Journal) -> None:
-    """Remove what was staged and never installed; bytes that are not ours are rescued first."""
+def sweep(root: Root, manifest: Manifest, journal: Journal, only: Collection[int] | None = None) -> None:
+    """Remove what was staged and never installed; bytes that are not ours are rescued first.
+
+    Args:
+        only: The slots that got so far; None for all of them.
+    """
     for slot in manifest.slots:
-        with contextlib.suppress(Refusal, OSError):
-            if slot.action != "remove":
+        if slot.action != "remove" and (only is None or slot.number in only):
+            with contextlib.suppress(Refusal, OSError):
                 discard(root, slot, (slot.after,), journal)
     for directory in reversed(manifest.directories):
         with contextlib.suppress(Refusal, OSError):
             root.remove_directory(directory.beside)
 
 
-def write_beside(root: Root, slot: Slot, data: bytes, flush: Flush) -> Identity:
-    """Make the file of a slot under its staged name and return its identity; `flush` makes it last.
+def write_beside(root: Root, slot: Slot, data: bytes) -> tuple[int, Identity]:
+    """Make the file of a slot under its staged name.
 
-    Raises: Refusal naming the slot's path.
+    Returns: its open descriptor, still to be flushed, and its identity.
+    Raises: Refusal naming the slot's path; nothing is left.
     """
     try:
-        return _write_beside(root, slot, data, flush)
+        return _write_beside(root, slot, data)
     except OSError as error:
         raise refusal(error, slot.path, "Nothing was written.") from error
 
 
-def _write_beside(root: Root, slot: Slot, data: bytes, flush: Flush) -> Identity:
+def _write_beside(root: Root, slot: Slot, data: bytes) -> tuple[int, Identity]:
     with root.parent(slot.beside) as (directory, name):
         mode = _NEW_FILE if slot.source is None and slot.mode is None else _COPIED_FILE
         descriptor = os.open(name, _FLAGS, mode, dir_fd=directory)
         try:
             write_all(descriptor, data)
             _dress(root, slot, descriptor)
-            status = os.fstat(descriptor)
+            return descriptor, identity(os.fstat(descriptor))
         except BaseException:
             os.close(descriptor)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=directory)
             raise
-    flush.add(descriptor)
-    return identity(status)
 
 
 def _dress(root: Root, slot: Slot, descriptor: int) -> None:
@@ -92,8 +101,7 @@ def _dress(root: Root, slot: Slot, descriptor: int) -> None:
         os.fchmod(descriptor, slot.mode)
 
 
-def _write_staged(root: Root, manifest: Manifest, after: Mapping[int, bytes]) -> dict[int, Identity]:
-    identities: dict[int, Identity] = {}
+def _write_staged(root: Root, manifest: Manifest, after: Mapping[int, bytes], identities: dict[int, Identity]) -> None:
     flush = Flush()
     try:
         for directory in manifest.directories:
@@ -101,11 +109,11 @@ def _write_staged(root: Root, manifest: Manifest, after: Mapping[int, bytes]) ->
                 os.mkdir(name, _NEW_DIRECTORY, dir_fd=above)
         for slot in manifest.slots:
             if slot.action != "remove":
-                identities[slot.number] = write_beside(root, slot, after[slot.number], flush)
+                descriptor, identities[slot.number] = write_beside(root, slot, after[slot.number])
+                flush.add(descriptor)
         flush.wait()
     finally:
         flush.drop()
-    return identities
 
 
 def _with_metadata(root: Root, manifest: Manifest) -> Manifest:

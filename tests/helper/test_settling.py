@@ -288,3 +288,16 @@ def test_plans_that_nobody_ends_are_forgotten_oldest_first(house: House) -> None
         session.call({"verb": "stage", "operation": "op-1"})
         session.call({"verb": "finish", "operation": "op-1"})
     assert house.files() == BEFORE
+
+
+def test_staging_that_fails_half_way_takes_away_its_own_files_and_nobody_elses(house: House) -> None:
+    with house.helper() as session:
+        session.call({"verb": "plan", "operation": OPERATION, "patch": PATCH, "expected_versions": {}})
+        slot = next(slot for slot in session.plans[OPERATION].manifest.slots if slot.path == "a")
+        (house.root / slot.beside).write_text("theirs\n")
+        with pytest.raises(Refusal) as refused:
+            session.call({"verb": "stage", "operation": OPERATION})
+    assert refused.value.message == "a: File exists (EEXIST). Nothing was written."
+    assert house.files() == {**BEFORE, slot.beside: "theirs\n"}
+    assert house.directories() == set()
+    assert not (house.journal / OPERATION).exists()
