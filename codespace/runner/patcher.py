@@ -161,7 +161,8 @@ class Patcher:
     async def settle(self, workspace: Workspace, operation_id: str) -> tuple[str, PatchReport] | None:
         """Decide after a crash, from journal and hashes; None where there is no journal, so nothing was written.
 
-        The answer stays the same until `finish`, which the caller asks for once it is recorded.
+        Nothing of the patch is left beside its targets afterwards. The answer stays the same until `finish`, which
+        the caller asks for once it is recorded, so that a journal without further use goes.
 
         Cancel: waits for the answer first.
         """
@@ -169,12 +170,17 @@ class Patcher:
         if settled is None:
             return None
         outcome, report, after = settled
-        if outcome == "applied" and after:
-            self._after[operation_id] = after
-            if not (await self.verify(workspace, operation_id)).clean:
-                report = await self.restore(workspace, operation_id)
-                outcome = "failed_partial" if report.kept else "failed_rolled_back"
-        return outcome, report
+        if outcome != "applied":
+            return outcome, report
+        self._after[operation_id] = after
+        if not (await self.verify(workspace, operation_id)).clean:
+            report = await self.restore(workspace, operation_id)
+            return ("failed_partial" if report.kept else "failed_rolled_back"), report
+        try:
+            return outcome, await self.finish(workspace, operation_id)
+        except Refusal as refused:  # it is applied all the same; what is set aside is swept when asked again
+            _log.warning("could not tidy up after a patch", operation_id=operation_id, code=refused.code)
+            return outcome, report
 
     def helpers(self) -> dict[str, int]:
         """Return the process id of each workspace's helper, where one runs."""

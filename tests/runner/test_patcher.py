@@ -613,8 +613,8 @@ async def test_a_patch_whose_helper_died_after_the_install_is_settled_as_applied
     await site.install()
     await site.kill()
     assert await site.settle() == ("applied", PatchReport(clean=True))
-    await site.finish()
     assert site.names() == {"a", "d", "d/b"}
+    await site.finish()
     assert await site.settle() == ("applied", PatchReport(clean=True))
 
 
