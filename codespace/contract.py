@@ -19,6 +19,9 @@ Stream = Literal["combined", "stdout", "stderr"]
 Encoding = Literal["text", "base64"]
 ChangeKind = Literal["add", "update", "delete", "move"]
 Termination = Literal["exited", "timeout", "terminated", "limit", "lost"]
+Delivery = Literal["next_checkpoint", "after_current_work", "next_work"]
+IntentKind = Literal["follow_up", "note", "stop_notice"]
+Outcome = Literal["done", "blocked"]
 
 ABSENT = "absent"
 """The version of a path where no file is; else `sha256:<64 hex>` of the whole file's bytes."""
@@ -116,7 +119,7 @@ class FindResult:
     truncated: bool
     total_seen: int
     reason: str | None = None
-    """Why it was cut: `limit`, `time`, `size`."""
+    """Why it was cut: `limit`, `time`, `size`, or `unreadable` where something may not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +295,11 @@ class Runner(Protocol):
         """Look again at what was set aside and throw it away; also ends a plan that is not wanted."""
 
     async def settle(self, workspace: Workspace, operation_id: str) -> tuple[str, PatchReport] | None:
-        """After a crash: (`applied` | `failed_rolled_back` | `failed_partial` | `rejected`, report) from journal and hashes."""
+        """Decide from journal and hashes what a cut-off patch did, putting back what is half done.
+
+        Returns: `applied`, `failed_rolled_back`, `failed_partial` or `rejected`, and what is on disk;
+            None where it cannot be seen now.
+        """
 
     # processes
     def check(self, argv: Sequence[str], cwd: str, env: Mapping[str, str]) -> None:
@@ -403,3 +410,31 @@ class Tools(Protocol):
     async def approval_status(self, caller: Caller, *, approval_id: str, wait_seconds: float) -> dict[str, Any]: ...
     async def approval_resolve(self, caller: Caller, *, approval_id: str, decision: str) -> dict[str, Any]: ...
     async def operation_resume(self, caller: Caller, *, approval_id: str) -> dict[str, Any]: ...
+    async def work_open(self, caller: Caller, *, workspace_id: str | None, title: str) -> dict[str, Any]: ...
+    async def steer_status(self, caller: Caller, *, work_id: str) -> dict[str, Any]: ...
+    async def steer_claim_next(self, caller: Caller, *, work_id: str) -> dict[str, Any]: ...
+    async def steer_complete(
+        self, caller: Caller, *, work_id: str, intent_id: str, outcome: Outcome, note: str | None
+    ) -> dict[str, Any]: ...
+    async def work_finish(self, caller: Caller, *, work_id: str) -> dict[str, Any]: ...
+
+
+class Inbox(Protocol):
+    """What the operator's door calls: works and their intents, arguments validated and defaults filled in.
+
+    Each returns plain JSON values and raises Refusal. Nothing of it is reachable by an MCP caller.
+    """
+
+    async def works(self) -> dict[str, Any]: ...
+    async def work(self, *, work_id: str) -> dict[str, Any]: ...
+    async def intents(self, *, work_id: str) -> dict[str, Any]: ...
+    async def draft(
+        self, *, work_id: str, text: str, kind: IntentKind, delivery: Delivery, supersedes: str | None
+    ) -> dict[str, Any]: ...
+    async def edit(
+        self, *, intent_id: str, revision: int, text: str | None, kind: IntentKind | None, delivery: Delivery | None
+    ) -> dict[str, Any]: ...
+    async def queue(self, *, intent_id: str, revision: int | None) -> dict[str, Any]: ...
+    async def cancel(self, *, intent_id: str, revision: int | None) -> dict[str, Any]: ...
+    async def reorder(self, *, work_id: str, intent_ids: list[str]) -> dict[str, Any]: ...
+    async def stop(self, *, work_id: str, text: str | None) -> dict[str, Any]: ...

@@ -20,6 +20,7 @@ import trio
 
 from codespace import __version__, limits
 from codespace.daemon import Daemon, open_daemon
+from codespace.display import display
 from codespace.errors import Refusal
 from codespace.protocol.server import McpServer, Transport, build_server
 from codespace.settings import Settings, SettingsError
@@ -54,7 +55,7 @@ async def run(settings: Settings, *, stdio: bool, http: bool, no_auth: bool) -> 
     finally:
         watchdog.stop()
     for problem in problems:
-        print(f"codespace: {problem}", file=sys.stderr)
+        print(f"codespace: {display(problem)}", file=sys.stderr)
     return 1 if problems else 0
 
 
