@@ -209,9 +209,10 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "After a crash at any instant each file is whole and the ledger says what happened.",
         (
             RECOVERY + "test_a_client_killed_in_the_middle_of_a_patch_leaves_it_whole_or_absent",
+            RECOVERY + "test_a_daemon_killed_in_the_middle_of_a_patch_is_settled_by_its_successor_without_a_trace",
             "tests/gateway/test_patching.py::test_cancelled_at_any_moment_the_tree_is_whole_and_the_ledger_says_which",
         ),
-        open="shown for a killed client; kill points inside the transaction are still to come",
+        open="shown for killed clients, helpers and daemons; every kill point inside the transaction is still to come",
     ),
     Requirement("P7", "Undo restores exactly, or refuses.", open="operation_undo is still to come"),
     Requirement(

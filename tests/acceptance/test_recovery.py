@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,9 +15,10 @@ import trio
 from codespace.errors import Refusal
 from codespace.testing import processes
 from codespace.testing.door import Door
-from codespace.testing.installed import Visit
-from codespace.testing.site import put_files, tree
+from codespace.testing.installed import Visit, over_stdio
+from codespace.testing.site import Site, put_files, tree
 from codespace.testing.watching import watching
+from codespace.testing.wire import Wire
 
 APPEND = "*** Begin Patch\n*** Update File: log.txt\n@@\n+one more line\n*** End Patch\n"
 MANY = 150
@@ -63,6 +64,11 @@ async def mortal(door: Door, tool: str, **arguments: Any) -> AsyncIterator[subpr
             yield client
         finally:
             client.kill()
+
+
+def is_staged(name: str) -> bool:
+    """Return whether a name is one that a patch uses until it is done."""
+    return name.startswith(".codespace-")
 
 
 async def outcome_of(visit: Visit, tool: str, **arguments: Any) -> str:
@@ -135,7 +141,7 @@ async def test_a_client_killed_in_the_middle_of_a_patch_leaves_it_whole_or_absen
         async with mortal(door, "apply_patch", patch=REWRITE, operation_key=key) as client:
             daemons = processes.children(client.pid) if door.daemon is None else frozenset()
             with trio.fail_after(30):
-                await watch.wait_name(lambda name: name.startswith(".codespace-"))
+                await watch.wait_name(is_staged)
             client.kill()  # staged files are there: the transaction has begun and has not answered
         with trio.fail_after(15):
             await processes.wait_gone(daemons)
@@ -186,3 +192,29 @@ async def test_a_client_killed_at_the_stdio_door_takes_daemon_and_command_with_i
     async with door.visit() as visit:
         status = await visit.call("operation_status", operation_key="goes too")
         assert status["status"] in ("exited", "lost")
+
+
+@pytest.mark.parametrize("moment", ["staging", "last rename"])
+async def test_a_daemon_killed_in_the_middle_of_a_patch_is_settled_by_its_successor_without_a_trace(
+    site: Site, moment: str
+) -> None:
+    put_files(site.root(), BEFORE)
+    last = max(BEFORE)
+    wanted: Callable[[str], bool] = is_staged if moment == "staging" else last.__eq__
+    with watching(site.root()) as watch:
+        wire = await trio.to_thread.run_sync(Wire(site).__enter__)
+        arguments = {"workspace_id": "main", "patch": REWRITE, "operation_key": "cut off"}
+        wire.post("tools/call", {"name": "apply_patch", "arguments": arguments})
+        with trio.fail_after(30):
+            await watch.wait_name(wanted)
+        below = processes.descendants(wire.process.pid)
+        wire.process.kill()
+        with trio.fail_after(15):
+            await processes.wait_gone(below)
+        await trio.to_thread.run_sync(wire.close)
+
+    async with over_stdio(site) as visit:
+        status = (await visit.call("operation_status", operation_key="cut off"))["status"]
+        assert status in ("applied", "rejected", "failed_rolled_back")
+        assert tree(visit.root) == (AFTER if status == "applied" else BEFORE)
+        assert await outcome_of(visit, "apply_patch", patch=REWRITE, operation_key="cut off") == status
