@@ -164,6 +164,14 @@ PIPE_READ_BYTES: Final = 65_536
 # One read from an output pipe.
 PIPE_READS: Final = 4
 # Reads in a row before others have their turn.
+TERMINAL_ROWS: Final = 24
+# A terminal's size where the caller does not say: from the contract.
+TERMINAL_COLS: Final = 80
+# As above.
+TERMINAL_SIDE_MAXIMUM: Final = 1_000
+# Most rows, and most columns: some programs keep a cell in memory for each.
+TERMINAL_HELD_BYTES: Final = 1_048_576
+# Most that is read from a terminal whose command has ended; the kernel keeps about 64 KiB for one.
 SPAWN_SECONDS: Final = 10.0
 # Longest start of one command, a hanging execve included; it takes milliseconds.
 END_SECONDS: Final = 5.0
@@ -181,9 +189,51 @@ KEEPER_END_SECONDS: Final = 2.0
 HOME_SECONDS: Final = 5.0
 # Removing one private home at the end; what takes longer goes on in its thread or is swept at the next start.
 
+# --- sandbox ---
+SANDBOX_START_SECONDS: Final = 20.0
+# From bubblewrap's start to the open gate; 10 ms as a rule, 11 s were seen on a machine full of spinners.
+SANDBOX_SCAN_SECONDS: Final = 8.0
+# Longest look at a workspace before a run: some two million entries.
+SANDBOX_BINDS: Final = 400
+# Most mounts of one run that a workspace's content asks for: each costs time, and bubblewrap has an end at some 3,000.
+SANDBOX_PIDS: Final = 2_048
+# Most processes and threads of one run where the operator says nothing: a large parallel build, not a fork bomb.
+SANDBOX_PIDS_MINIMUM: Final = 301
+# The kernel's smallest pid_max; a smaller limit needs a cgroup.
+SANDBOX_TMP_BYTES: Final = 1024 * 1_048_576
+# Size of /tmp, of /dev/shm and of the home, each, where the operator says nothing. It is memory.
+SANDBOX_INFO_BYTES: Final = 4_096
+# Most of what bubblewrap says of a sandbox; 150 bytes as a rule.
+SANDBOX_INDEX_BYTES: Final = 64 * 1_048_576
+# Largest git index that is looked through for submodules: half a million files.
+SANDBOX_ETC_SECONDS: Final = 30.0
+# How long a look at /etc stands before it is looked at again.
+SANDBOX_COMPLAINT_BYTES: Final = 4_096
+# Most of bubblewrap's own complaint that is kept.
+SANDBOX_PLAN_BYTES: Final = 16 * 1_048_576
+# Largest plan file that is read.
+SANDBOX_PLAN_SECONDS: Final = 60.0
+# A plan is run at once or never: what it was made from changes.
+SANDBOX_END_SECONDS: Final = 5.0
+# After SIGKILL: how long the last process of a sandbox may take to be gone.
+
 # --- approvals ---
 APPROVAL_EXPIRY_SECONDS: Final = 900.0
 # From the contract.
+
+# --- works ---
+WORK_TITLE_CHARACTERS: Final = 200
+# One line for a person; what the work is about stands in the conversation.
+WORKS_OPEN: Final = 100
+# Most works of one workspace that are not closed: an agent must not fill the operator's list.
+INTENT_TEXT_CHARACTERS: Final = 20_000
+# Longest text of an intent: several pages; more belongs into a file of the workspace.
+INTENT_NOTE_CHARACTERS: Final = 4000
+# Longest note of an agent on how an intent ended.
+INTENTS_WAITING: Final = 200
+# Most drafts and queued intents of one work; far over what a person keeps in mind.
+INBOX_BODY_BYTES: Final = 262_144
+# Largest request body of the inbox: the longest text with every character escaped, and room.
 
 # --- start and stop ---
 RECOVERY_SECONDS: Final = 20.0
@@ -222,6 +272,48 @@ INIT_ENTRIES: Final = 20_000
 # Most directory entries that `init` looks at when it looks for secrets; a second at most.
 INIT_DEPTH: Final = 6
 # Deepest directory that `init` looks into; secrets sit near the top.
+
+# --- network door ---
+PROXY_HEAD_BYTES: Final = 65_536
+# Longest head of a request or an answer; browsers and servers stop at 8 to 64 KiB.
+PROXY_HEAD_SECONDS: Final = 10.0
+# For a whole head to arrive from a program on the same machine, and for a refusal to be taken by it.
+PROXY_HELLO_BYTES: Final = 32_768
+# Longest ClientHello: about 500 bytes, 2,000 with post-quantum keys, and room.
+PROXY_HELLO_SECONDS: Final = 10.0
+# For a ClientHello to arrive once the tunnel is open.
+PROXY_RESOLVE_SECONDS: Final = 10.0
+# Longest look-up of one name; glibc itself gives up after 5 s with each name server.
+PROXY_LOOKUPS: Final = 8
+# Look-ups at once; one that hangs keeps its place until the resolver gives up.
+PROXY_DIAL_SECONDS: Final = 10.0
+# For a connection to any of the addresses of a name.
+PROXY_DIAL_EACH_SECONDS: Final = 4.0
+# Of those, for one address: a dead one must not use up the time of the next.
+PROXY_ADDRESSES: Final = 16
+# Most addresses of one name that are checked and tried; large services have eight.
+PROXY_IDLE_SECONDS: Final = 600.0
+# A connection on which no byte moves either way ends after this: a long answer may be thought about for minutes.
+PROXY_HALF_SECONDS: Final = 60.0
+# As before, once one side has said that it will send no more.
+PROXY_BLOCK_BYTES: Final = 65_536
+# Most bytes in flight in one direction of a connection.
+PROXY_CONNECTIONS: Final = 1000
+# Connections of one run at once; one more gets a 503. `npm install` opens some 50.
+PROXY_TELL_SECONDS: Final = 10.0
+# How long the daemon may take to read a decision; past it the door closes: what cannot be recorded does not happen.
+PROXY_START_SECONDS: Final = 10.0
+# From asking for a door to its being open, the keeper's own start (0.3 s) on a loaded machine included.
+PROXY_END_SECONDS: Final = 2.0
+# For a door to say its last counts at the end of a run, and for the keeper to end at the end of the daemon.
+PROXY_MEMORY_BYTES: Final = 1_073_741_824
+# Most data of one door: a thousand connections with full buffers are about 200 MB.
+PROXY_DECISIONS: Final = 200
+# Different decisions of one run that are kept for its result; the rest is counted.
+LISTENER_SECONDS: Final = 2.0
+# For the child that binds a socket in another network namespace; it takes 2 ms.
+LISTENER_BACKLOG: Final = 128
+# Connections that may wait to be taken.
 
 # --- doors ---
 REQUEST_BYTES: Final = 32 * 1_048_576

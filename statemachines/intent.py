@@ -17,6 +17,15 @@ class Intent(StateMachine):
     superseded = State("Another intent or the end of the work took its place before the agent saw it.", final=True)
 
     released = Event(draft.to(queued), name="The operator wants it delivered.")
+    rewritten = Event(
+        draft.to(draft) | queued.to(queued),
+        name="The operator changed its text, kind or delivery; the agent has not seen it.",
+    )
+    moved = Event(draft.to(draft) | queued.to(queued), name="The operator changed its place among those that wait.")
+    carried = Event(
+        draft.to(draft) | queued.to(queued),
+        name="It is meant for the next work, and that was opened; its own work takes nothing more.",
+    )
     taken = Event(queued.to(claimed), name="The agent asked for its next intent; one claim, by one agent.")
     completed = Event(claimed.to(done), name="The agent reported success.")
     gave_up = Event(claimed.to(blocked), name="The agent reported that it cannot go on with it.")

@@ -24,11 +24,13 @@ from codespace.gateway.operation import Kind, Operation
 from codespace.gateway.store import Store
 from statemachines.approval import Approval
 from statemachines.execution import Execution
+from statemachines.intent import Intent
 from statemachines.patch import Patch
+from statemachines.work import Work
 
 __all__ = ["KeyTaken", "Kind", "Ledger", "Operation", "Subject"]
 
-Subject = Literal["operation", "hold"]
+Subject = Literal["operation", "hold", "work", "intent"]
 
 
 class KeyTaken(Exception):
@@ -65,7 +67,21 @@ _HOLDS: Final = _Table(
     frozenset({"body", "shown", "result"}),
     None,
 )
-_TABLES: Final = {machine: table for table in (_OPERATIONS, _HOLDS) for machine in table.machines}
+_WORKS: Final = _Table("works", {"work": finals(Work)}, frozenset(), frozenset(), "finished_at")
+_INTENTS: Final = _Table(
+    "intents",
+    {"intent": finals(Intent)},
+    frozenset({"work_id", "kind", "delivery", "text", "revision", "position", "carried_from", "claimed_at", "note"}),
+    frozenset(),
+    "finished_at",
+)
+_SUBJECTS: Final[Mapping[Subject, _Table]] = {
+    "operation": _OPERATIONS,
+    "hold": _HOLDS,
+    "work": _WORKS,
+    "intent": _INTENTS,
+}
+_TABLES: Final = {machine: table for table in _SUBJECTS.values() for machine in table.machines}
 _MINTED: Final = "The request passed the gate; from here on it has a name, and its key repeats it."
 
 
@@ -116,6 +132,13 @@ class Ledger:
         durable = any(step.durable for step in steps)
         await self._store.write(lambda db: self._apply(db, steps), durable=durable)
 
+    def apply_within(self, db: Database, steps: Sequence[Step]) -> None:
+        """Record steps inside the caller's write transaction: for what was decided there, on rows that it read.
+
+        Raises: Stale, after which the caller must let its transaction fail.
+        """
+        self._apply(db, steps)
+
     async def note(
         self, kind: str, subject: str, event: str, reason: str, details: Mapping[str, Any] | None = None
     ) -> None:
@@ -123,8 +146,8 @@ class Ledger:
         await self._store.write(lambda db: self._audit.append(db, kind, subject, event, None, None, reason, details))
 
     def recorder(self, kind: Subject) -> Recorder:
-        """Return the drive.Recorder for operations or for holds."""
-        return _Recorder(self, self._store, _OPERATIONS if kind == "operation" else _HOLDS)
+        """Return the drive.Recorder for the rows of one kind of subject."""
+        return _Recorder(self, self._store, _SUBJECTS[kind])
 
     async def get(self, operation_id: str) -> Operation | None:
         """Return the operation of this id."""

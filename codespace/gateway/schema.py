@@ -12,7 +12,7 @@ from sqlite_utils import Database, Migrations
 APPLICATION_ID: Final = 0x43445350
 # "CDSP" in SQLite's header: how a CodeSpace database is told from any other file.
 
-VERSION: Final = 1
+VERSION: Final = 2
 # The number of migrations below, in SQLite's user_version: a higher one means a newer CodeSpace.
 
 MIGRATIONS: Final = Migrations("codespace")
@@ -22,6 +22,13 @@ MIGRATIONS: Final = Migrations("codespace")
 def m001_operations_holds_events(db: Database) -> None:
     """Create the tables of issue 2: the ledger, holds, instances, the audit chain and secrets."""
     for statement in _M001:
+        db.execute(statement)
+
+
+@MIGRATIONS()
+def m002_works_intents(db: Database) -> None:
+    """Create the tables of works, and of what the operator wants in them."""
+    for statement in _M002:
         db.execute(statement)
 
 
@@ -57,4 +64,19 @@ _M001: Final = (
         subject TEXT NOT NULL, event TEXT NOT NULL, source TEXT, target TEXT, reason TEXT NOT NULL,
         details TEXT NOT NULL, previous TEXT NOT NULL, hash TEXT NOT NULL) STRICT""",
     """CREATE INDEX events_subject ON events (subject)""",
+)
+
+_M002: Final = (
+    """CREATE TABLE works (
+        id TEXT PRIMARY KEY, workspace_id TEXT NOT NULL, title TEXT NOT NULL, state TEXT NOT NULL,
+        created_at REAL NOT NULL, finished_at REAL) STRICT""",
+    """CREATE INDEX works_workspace ON works (workspace_id, state)""",
+    """CREATE INDEX works_created ON works (created_at)""",
+    """CREATE TABLE intents (
+        id TEXT PRIMARY KEY, work_id TEXT NOT NULL REFERENCES works (id), kind TEXT NOT NULL,
+        delivery TEXT NOT NULL, text TEXT NOT NULL, state TEXT NOT NULL, revision INTEGER NOT NULL,
+        position INTEGER NOT NULL, created_at REAL NOT NULL, supersedes TEXT, carried_from TEXT,
+        claimed_at REAL, finished_at REAL, note TEXT) STRICT""",
+    """CREATE INDEX intents_work ON intents (work_id, state)""",
+    """CREATE INDEX operations_work ON operations (work_id) WHERE work_id IS NOT NULL AND finished_at IS NULL""",
 )
