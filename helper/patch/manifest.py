@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
+from codespace.beneath import STAGED_PREFIX
+
+_SHORT_CHARACTERS: Final = 12  # of an operation id in staged names; O_EXCL guards what chance leaves
+
 Action = Literal["create", "replace", "remove"]
 
 FORMAT: Final = 1
@@ -65,6 +69,11 @@ class Manifest:
     slots: tuple[Slot, ...]
     changes: tuple[Mapping[str, Any], ...]
     """The net changes in the words of the contract."""
+
+
+def staged_name(operation: str, what: int | str, kind: str = "staged") -> str:
+    """Return a name that no listing shows, for something that an operation puts below the root."""
+    return f"{STAGED_PREFIX}{operation[-_SHORT_CHARACTERS:]}-{what}.{kind}"
 
 
 def pack(manifest: Manifest) -> dict[str, Any]:

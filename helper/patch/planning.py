@@ -5,18 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from codespace import limits, v4a
-from codespace.beneath import STAGED_PREFIX, Root
+from codespace.beneath import Root
 from codespace.errors import Refusal
 from codespace.v4a import paths
 from helper.patch.manifest import Manifest
 from helper.patch.policy import Policy
 from helper.patch.slots import Near, beside, directories_of, missing_directories, slots_of
 from helper.patch.tree import Tree, Versions
-
-_SHORT_CHARACTERS: Final = 12  # of an operation id in staged names; O_EXCL guards what chance leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +54,7 @@ def plan(root: Root, policy: Policy, bounds: Bounds, operation: str, text: str, 
     until = time.monotonic() + limits.PLACE_SECONDS
     net = v4a.plan(patch, tree, lambda: time.monotonic() > until)
     _check_sizes(net.changes, bounds.file_bytes)
-    prefix = f"{STAGED_PREFIX}{operation[-_SHORT_CHARACTERS:]}"
-    slots, before, after = slots_of(tree, net.changes, prefix)
+    slots, before, after = slots_of(tree, net.changes, operation)
     missing = missing_directories(tree, (slot.path for slot in slots if slot.action == "create"), net.directories)
     near = Near(missing)
     placed = tuple(beside(slot, near) for slot in slots)
@@ -66,7 +63,7 @@ def plan(root: Root, policy: Policy, bounds: Bounds, operation: str, text: str, 
         operation=operation,
         root=root.path,
         identity=root.identity,
-        directories=tuple(directories_of(missing, near, prefix)),
+        directories=tuple(directories_of(missing, near, operation)),
         slots=placed,
         changes=tuple(_told(change, tree.versions) for change in net.changes),
     )

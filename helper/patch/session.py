@@ -15,7 +15,6 @@ from helper.patch.journal import Journal
 from helper.patch.manifest import Manifest
 from helper.patch.planning import Bounds, Planned
 from helper.patch.policy import Policy
-from helper.patch.probe import check_renames
 from helper.patch.report import report
 from helper.patch.sight import Identity
 
@@ -102,8 +101,7 @@ class Session:
                 next_step="Send the patch again.",
                 retryable=True,
             )
-        check_renames(self.root, planned.manifest, self.renaming)
-        self.works[operation] = Work(*staging.stage(self.root, planned, self.folder))
+        self.works[operation] = Work(*staging.stage(self.root, planned, self.folder, self.renaming))
         return {}
 
     def _install(self, request: Mapping[str, Any]) -> dict[str, Any]:

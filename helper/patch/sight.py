@@ -19,6 +19,9 @@ from helper.patch.manifest import Manifest, Slot
 OTHER: Final = "other"
 """The version of what is no regular file, or cannot be reached or read."""
 
+_EMPTY: Final = f"sha256:{hashlib.sha256().hexdigest()}"
+"""Such as a file that was made when its helper died: there is nothing in it to rescue."""
+
 _BLOCK_BYTES: Final = 1_048_576  # of one read while hashing: large enough that system calls do not count
 
 
@@ -124,7 +127,7 @@ def _discard(root: Root, slot: Slot, versions: tuple[str, ...], journal: Journal
         return True
     if sight.version == OTHER:
         return False
-    if sight.version not in versions:
+    if sight.version not in (*versions, _EMPTY):
         data, _ = root.read(slot.beside, limits.FILE_BYTES)
         journal.rescue(slot.number, data)
     with contextlib.suppress(FileNotFoundError):

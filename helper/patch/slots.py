@@ -9,14 +9,14 @@ from typing import Final
 from codespace import v4a
 from codespace.errors import Refusal
 from codespace.v4a import paths
-from helper.patch.manifest import Action, Directory, Slot
+from helper.patch.manifest import Action, Directory, Slot, staged_name
 from helper.patch.tree import Tree
 
 _ORDER: Final[Mapping[Action, int]] = {"create": 0, "replace": 1, "remove": 2}
 
 
 def slots_of(
-    tree: Tree, changes: Iterable[v4a.NetChange], prefix: str
+    tree: Tree, changes: Iterable[v4a.NetChange], operation: str
 ) -> tuple[list[Slot], dict[int, bytes], dict[int, bytes]]:
     """Return the slots in the order of install, with bare names beside, and the bytes before and after by number."""
     effects = sorted(_effects(tree, changes), key=lambda effect: _ORDER[effect[0]])
@@ -25,7 +25,7 @@ def slots_of(
     befores: dict[int, bytes] = {}
     afters: dict[int, bytes] = {}
     for number, (action, path, before, after, source, mode) in enumerate(effects):
-        name = f"{prefix}-{number}.{'aside' if action == 'remove' else 'staged'}"
+        name = staged_name(operation, number, "aside" if action == "remove" else "staged")
         slots.append(Slot(number, action, path, name, versions.of(before), versions.of(after), source, mode))
         if before is not None:
             befores[number] = before
@@ -96,7 +96,7 @@ def beside(slot: Slot, near: Near) -> Slot:
     return replace(slot, beside=near.place(slot.path, slot.beside))
 
 
-def directories_of(missing: Mapping[str, None], near: Near, prefix: str) -> Iterator[Directory]:
+def directories_of(missing: Mapping[str, None], near: Near, operation: str) -> Iterator[Directory]:
     """Yield the directories to make, parents before children."""
     for number, path in enumerate(missing):
-        yield Directory(path, near.place(path, f"{prefix}-d{number}.staged"))
+        yield Directory(path, near.place(path, staged_name(operation, f"d{number}")))

@@ -16,6 +16,7 @@ from helper.patch.flush import Flush, write_all
 from helper.patch.journal import Journal
 from helper.patch.manifest import Manifest, Metadata, Slot
 from helper.patch.planning import Planned
+from helper.patch.probe import check_renames, remove_probes
 from helper.patch.sight import Identity, discard, identity
 
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -24,9 +25,13 @@ _NEW_DIRECTORY: Final = 0o777
 _COPIED_FILE: Final = 0o600  # until the metadata of the file it replaces is on it
 
 
-def stage(root: Root, planned: Planned, folder: str) -> tuple[Journal, Manifest, dict[int, Identity]]:
+def stage(
+    root: Root, planned: Planned, folder: str, renaming: set[int]
+) -> tuple[Journal, Manifest, dict[int, Identity]]:
     """Write journal and staged files.
 
+    Args:
+        renaming: Devices that are known to exchange names; filled on the way.
     Returns: the open journal, the manifest with the metadata of the old files, and the identity of each
         staged file, by which install knows that what it put in place is what was staged.
     Raises: Refusal; nothing is left below the root and no journal either.
@@ -37,6 +42,7 @@ def stage(root: Root, planned: Planned, folder: str) -> tuple[Journal, Manifest,
     try:
         with _refusing():
             journal.write_manifest(manifest, planned.before)
+            check_renames(root, manifest, renaming)
             _write_staged(root, manifest, planned.after, identities)
     except BaseException:
         sweep(root, manifest, journal, identities.keys())
@@ -61,6 +67,7 @@ def sweep(root: Root, manifest: Manifest, journal: Journal, only: Collection[int
     for directory in reversed(manifest.directories):
         with contextlib.suppress(Refusal, OSError):
             root.remove_directory(directory.beside)
+    remove_probes(root, manifest)
 
 
 def write_beside(root: Root, slot: Slot, data: bytes) -> tuple[int, Identity]:

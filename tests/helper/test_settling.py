@@ -16,7 +16,7 @@ from codespace import limits
 from codespace.beneath import Root
 from codespace.errors import Refusal
 from helper.patch.journal import Journal
-from helper.patch.manifest import Manifest
+from helper.patch.manifest import Manifest, staged_name
 from helper.patch.session import Session
 
 OPERATION = "op-bbbbbbbbbbbbbbbbbbbbbbbb"
@@ -300,4 +300,24 @@ def test_staging_that_fails_half_way_takes_away_its_own_files_and_nobody_elses(h
     assert refused.value.message == "a: File exists (EEXIST). Nothing was written."
     assert house.files() == {**BEFORE, slot.beside: "theirs\n"}
     assert house.directories() == set()
+    assert not (house.journal / OPERATION).exists()
+
+
+def test_what_a_probe_of_the_filesystem_left_is_swept(house: House) -> None:
+    house.staged()
+    (house.root / staged_name(OPERATION, "p1")).touch()
+    assert house.ask("settle")["outcome"] == "rejected"
+    assert house.files() == BEFORE
+
+
+def test_a_file_that_was_staged_only_in_part_leaves_no_journal_behind(house: House) -> None:
+    manifest = house.staged()
+    staged = next(slot.beside for slot in manifest.slots if slot.path == "a")
+    os.truncate(house.root / staged, 0)
+    assert house.ask("settle") == {
+        "outcome": "rejected",
+        "report": {"clean": True, "kept": [], "rescued": [], "refusal": None},
+        "after": {slot.path: slot.after for slot in manifest.slots},
+    }
+    house.ask("finish")
     assert not (house.journal / OPERATION).exists()
