@@ -15,6 +15,10 @@ STORE_GRACE_SECONDS: Final = 2.0
 # For a commit that had begun by then, which cannot be stopped; RECORD_SECONDS is longer than both together.
 LOOK_SECONDS: Final = 2.0
 # For reading back what is recorded after a write of unknown outcome.
+RECORD_RETRY_SECONDS: Final = 1.0
+# Between two tries to record what happened while the database was away; a full disk takes a person to clear.
+SCRUB_RETRY_SECONDS: Final = 0.2
+# Between two tries to cut the database's log, which a reader keeps for milliseconds.
 AUDIT_PROBLEMS: Final = 20
 # `audit verify` names so many faults and counts the rest; a person needs the first ones.
 LIST_ROWS: Final = 1000
@@ -25,6 +29,10 @@ PATCH_WAIT_SECONDS: Final = 2.0
 # How long a patch waits behind another patch before WORKSPACE_BUSY.
 LOCK_RETRY_SECONDS: Final = 0.02
 # Between two looks at a root that another daemon has locked; a patch takes a few milliseconds.
+VERB_SECONDS: Final = 180.0
+# Longest any verb of the runner is waited for while a root is held: each ends itself well before, repeats included.
+DECISION_LOOK_SECONDS: Final = 1.0
+# Between two looks at a hold that is waited for: another daemon or the command line may decide it.
 WAIT_SECONDS_MAXIMUM: Final = 50.0
 # Clients cut calls at about 60 s; a long poll must end before that.
 WAIT_SECONDS_DEFAULT: Final = 10.0
@@ -164,6 +172,20 @@ PIPE_READ_BYTES: Final = 65_536
 # One read from an output pipe.
 PIPE_READS: Final = 4
 # Reads in a row before others have their turn.
+SPOOL_SEGMENTS: Final = 16
+# Files that one spool is at most, half of them for the head: a tail is lost in steps of a sixteenth of the limit.
+SPOOL_LEAST_BYTES: Final = 4_096
+# A smaller limit of a spool means none: it would be headers.
+SPOOL_PENDING_BYTES: Final = 2 * 1_048_576
+# Output that waits in memory to be written to the spool; at this the process waits, as it would for a full pipe.
+SPOOL_STALL_SECONDS: Final = 5.0
+# Longest write to a spool; a disk that takes longer hangs, and must not hold up the process.
+SPOOL_THREADS: Final = 4
+# Spools that are written or read at once.
+SPOOL_SWEEP_SECONDS: Final = 600.0
+# Between two looks for spools that are past their retention.
+SPOOL_READ_TRIES: Final = 5
+# Reads of output that was given up while it was read, one after the other; then the answer is empty.
 TERMINAL_ROWS: Final = 24
 # A terminal's size where the caller does not say: from the contract.
 TERMINAL_COLS: Final = 80
