@@ -9,19 +9,21 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
+from functools import partial
 from typing import Any
 
 import structlog
 import trio
 
 from codespace import limits
-from codespace.contract import Runner, Tools
+from codespace.contract import Inbox, Runner, Tools
 from codespace.gateway import audit
 from codespace.gateway.admission import Admission
 from codespace.gateway.audit import Audit
 from codespace.gateway.execution import Execution
 from codespace.gateway.gate import Gate
 from codespace.gateway.holds import Holds
+from codespace.gateway.inbox import Inbox as GatewayInbox
 from codespace.gateway.instances import Instances
 from codespace.gateway.ledger import Ledger
 from codespace.gateway.neighbours import Neighbours
@@ -32,6 +34,7 @@ from codespace.gateway.recovery import Recovery
 from codespace.gateway.registry import Registry
 from codespace.gateway.request import Fingerprints
 from codespace.gateway.store import Store
+from codespace.gateway.works import Works
 from codespace.protocol.tools import offered
 from codespace.runner.inprocess import open_runner
 from codespace.settings import Settings
@@ -45,14 +48,16 @@ class Daemon:
     """A running daemon, as its doors see it.
 
     Attributes:
+        inbox: What the operator's door calls.
         exposed: Groups of tools to offer.
         transports: Doors that are open; workspace_info tells them.
         stopping: Set when the stop begins: doors close.
     """
 
-    def __init__(self, settings: Settings, gate: Gate, polls: Polls, transports: list[str]) -> None:
+    def __init__(self, settings: Settings, gate: Gate, inbox: Inbox, polls: Polls, transports: list[str]) -> None:
         self.settings = settings
         self.tools: Tools = gate
+        self.inbox = inbox
         self.exposed = _exposed(settings)
         self.transports = transports
         self.stopping = trio.Event()
@@ -123,9 +128,13 @@ async def _open_gateway(
             )
             transports: list[str] = []
             facts = _server_facts(_exposed(settings), transports)
-            gate = Gate(registry, runner, ledger, holds, patching, execution, admission, facts)
-            daemon = Daemon(settings, gate, polls, transports)
+            works = Works(store, ledger, chain, wall_clock, store.secret("fingerprint"), settings.workspaces)
+            stop_commands = partial(execution.end_all, limits.GRACE_SECONDS)
+            inbox = GatewayInbox(store, chain, works, drivers, stop_commands, wall_clock)
+            gate = Gate(registry, runner, ledger, holds, patching, execution, admission, works, facts)
+            daemon = Daemon(settings, gate, inbox, polls, transports)
             await Recovery(instances, ledger, holds, occupancy, runner, registry, wall_clock).run()
+            await works.settle_all()
             await _note(store, ledger, own, "started")
             try:
                 yield daemon
@@ -149,11 +158,14 @@ async def _note(store: Store, ledger: Ledger, instance_id: str, event: str) -> N
 
 
 def _exposed(settings: Settings) -> tuple[str, ...]:
-    """Return the groups of tools to offer: approvals only where a workspace holds, or by the operator's word."""
+    """Return the groups of tools to offer: approvals where a workspace holds, works where the inbox can be reached,
+    and either by the operator's word."""
     holds = any(workspace.approvals != "off" for workspace in settings.workspaces.values())
     groups = ["files", "exec"]
     if holds or "approvals" in settings.tools:
         groups.append("approvals")
+    if settings.operator_token is not None or "work" in settings.tools:
+        groups.append("work")
     return tuple(groups)
 
 

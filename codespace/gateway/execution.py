@@ -130,14 +130,15 @@ class Execution:
             process_id=operation.process_id,
         )
 
-    async def end_all(self, grace_seconds: float) -> None:
-        """End every live process of this daemon and return once each end is recorded.
+    async def end_all(self, grace_seconds: float, workspace_id: str | None = None) -> None:
+        """End every live process of this daemon, or of one workspace, and return once each end is recorded.
 
         Cancel: the trees still end with the runner; an end that is not recorded is found as `lost`.
         """
         async with trio.open_nursery() as nursery:
             for run in self._runs.values():
-                nursery.start_soon(self._end, run, grace_seconds)
+                if workspace_id in (None, run.workspace.id):
+                    nursery.start_soon(self._end, run, grace_seconds)
 
     async def _end(self, run: _Run, grace_seconds: float) -> None:
         await run.started.wait_settled()

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from codespace import __version__
-from codespace.contract import Caller, Encoding, ReadResult, Runner, Stream, Workspace
+from codespace.contract import Caller, Encoding, Outcome, ReadResult, Runner, Stream, Workspace
 from codespace.errors import Refusal
 from codespace.gateway import information, policy
 from codespace.gateway.admission import Admission
@@ -22,6 +22,7 @@ from codespace.gateway.ledger import Ledger, Operation
 from codespace.gateway.patching import Patching
 from codespace.gateway.registry import Registry
 from codespace.gateway.view import hold_view, known
+from codespace.gateway.works import Works
 
 
 class Gate:
@@ -36,6 +37,7 @@ class Gate:
         patching: Patching,
         execution: Execution,
         admission: Admission,
+        works: Works,
         server_facts: Mapping[str, Any],
     ) -> None:
         self._registry = registry
@@ -45,6 +47,7 @@ class Gate:
         self._patching = patching
         self._execution = execution
         self._admission = admission
+        self._works = works
         self._server_facts = server_facts
         self._closed = False
 
@@ -163,8 +166,9 @@ class Gate:
     ) -> dict[str, Any]:
         workspace = self._writable(workspace_id)
         expected = expected_versions or {}
+        await self._require_work(work_id, workspace, operation_key)
         if check_only:
-            return await self._patching.check(workspace, patch, expected)
+            return await self._coordinated(work_id, await self._patching.check(workspace, patch, expected))
         arguments = {
             "workspace_id": workspace.id,
             "patch": patch,
@@ -172,7 +176,9 @@ class Gate:
             "operation_key": operation_key,
             "work_id": work_id,
         }
-        return await self._admission.admit("apply_patch", workspace, arguments, caller)
+        return await self._coordinated(
+            work_id, await self._admission.admit("apply_patch", workspace, arguments, caller)
+        )
 
     async def operation_status(
         self, caller: Caller, *, operation_id: str | None, operation_key: str | None
@@ -242,7 +248,10 @@ class Gate:
             "operation_key": operation_key,
             "work_id": work_id,
         }
-        return await self._admission.admit("exec_command", workspace, arguments, caller)
+        await self._require_work(work_id, workspace, operation_key)
+        return await self._coordinated(
+            work_id, await self._admission.admit("exec_command", workspace, arguments, caller)
+        )
 
     async def read_process(
         self,
@@ -321,6 +330,40 @@ class Gate:
         hold = await self._holds.get(approval_id)
         result = await self._admission.resume(hold, caller)
         return {"approval_id": approval_id, "state": "consumed", hold.tool: result}
+
+    # --- works ---
+
+    async def work_open(self, caller: Caller, *, workspace_id: str | None, title: str) -> dict[str, Any]:
+        return await self._works.open(self._readable(workspace_id), title)
+
+    async def steer_status(self, caller: Caller, *, work_id: str) -> dict[str, Any]:
+        self._require_open()
+        return await self._works.status(work_id)
+
+    async def steer_claim_next(self, caller: Caller, *, work_id: str) -> dict[str, Any]:
+        self._require_open()
+        return await self._works.claim_next(work_id)
+
+    async def steer_complete(
+        self, caller: Caller, *, work_id: str, intent_id: str, outcome: Outcome, note: str | None
+    ) -> dict[str, Any]:
+        self._require_open()
+        return await self._works.complete(work_id, intent_id, outcome, note)
+
+    async def work_finish(self, caller: Caller, *, work_id: str) -> dict[str, Any]:
+        self._require_open()
+        return await self._works.finish(work_id)
+
+    async def _require_work(self, work_id: str | None, workspace: Workspace, operation_key: str | None) -> None:
+        """Refuse what names a work that does not take it; a repeated key is answered whatever became of the work."""
+        if work_id is None or (operation_key is not None and await self._ledger.by_key(operation_key) is not None):
+            return
+        await self._works.require_active(work_id, workspace.id)
+
+    async def _coordinated(self, work_id: str | None, result: dict[str, Any]) -> dict[str, Any]:
+        """Say with the result where the operator's input waits: the one place that does."""
+        waiting = None if work_id is None else await self._works.coordination(work_id)
+        return result if waiting is None else result | {"coordination": waiting}
 
     # --- decisions every request passes ---
 

@@ -17,6 +17,7 @@ from sqlite_utils import Database
 
 from codespace import limits
 from codespace.drive import Recorder, Stale, Step, finals
+from codespace.errors import Refusal
 from codespace.gateway import audit as chain
 from codespace.gateway import operation as operation_rows
 from codespace.gateway.audit import Audit, Event
@@ -104,11 +105,12 @@ class Ledger:
     async def mint(self, operation: Operation, also_move: Sequence[Step] = ()) -> None:
         """Record a new operation, and `also_move` (a hold's steps, or its own first ones), as one transaction.
 
-        Raises: KeyTaken; Stale; Refusal STORE_UNAVAILABLE.
+        Raises: KeyTaken; Stale; Refusal STORE_UNAVAILABLE; Refusal WORK_CLOSED, where its work takes nothing more.
         Cancel: recorded whole or not at all; if Cancelled comes out, not at all.
         """
 
         def insert(db: Database) -> None:
+            _require_active(db, operation.work_id)
             try:
                 operation_rows.insert(db, operation)
             except sqlite3.IntegrityError:
@@ -236,6 +238,15 @@ class _Recorder:
 def _state(db: Database, table: _Table, subject: str) -> str | None:
     row = db.execute(f"SELECT state FROM {table.name} WHERE id = ?", (subject,)).fetchone()  # noqa: S608
     return None if row is None else str(row[0])
+
+
+def _require_active(db: Database, work_id: str | None) -> None:
+    """Refuse an operation of a work that was stopped or finished; asked in here, none slips past a stop."""
+    if work_id is None:
+        return
+    row = db.execute("SELECT state FROM works WHERE id = ?", (work_id,)).fetchone()
+    if row is not None and row[0] != "active":
+        raise Refusal("WORK_CLOSED", f"The work is {row[0]} and takes nothing new; nothing was done.")
 
 
 def _encoded(table: _Table, changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,10 @@ def write(tool: str, result: Result) -> str:
     """Return the text of a success result; JSON for a tool without a writer of its own."""
     writer = _WRITERS.get(tool)
     text = _json(result) if writer is None else writer(result)
-    for name, label in (("ignored_arguments", "Ignored arguments"), ("coordination", "Waiting user input")):
+    for name, label in (
+        ("ignored_arguments", "Ignored arguments"),
+        ("coordination", "Waiting user input (steer_claim_next)"),
+    ):
         if result.get(name):
             text = f"{label}: {_json(result[name])}\n{text}"
     return text
@@ -287,6 +290,51 @@ def _stored(tool: str, result: Result) -> str:
         return f"{tool}: {_json(result)}"
 
 
+# --- works ---
+
+
+def _work(result: Result) -> str:
+    return "\n".join([_line(_id(result, "work_id"), result.get("state")), *_waiting(result)])
+
+
+def _waiting(result: Result) -> list[str]:
+    lines = [_line(f"{result['queued']} queued", f"{result['claimed']} claimed and not completed")]
+    if result["queued"]:
+        lines.append("Next: user input waits; steer_claim_next gives it when it is due.")
+    return lines
+
+
+def _claimed(result: Result) -> str:
+    """The texts of intents stand last and unchanged: they are the user's words, not the server's."""
+    lines = [_line(_id(result, "work_id")), *_waiting(result)]
+    intent = result.get("intent")
+    if intent is None and not result.get("undone"):
+        return "\n".join(["Nothing is due now.", *lines])
+    if intent is None:
+        shown = [_intent(each) for each in result["undone"]]
+        return "\n".join(["Nothing new is due; claimed before and not completed:", *lines, *shown])
+    if intent["state"] == "claimed":
+        lines.append("Next: do it within what you are allowed to, then steer_complete with this intent_id.")
+    return "\n".join([*lines, _intent(intent)])
+
+
+def _intent(intent: Result) -> str:
+    note = f"note {display(str(intent['note']))}" if intent.get("note") else None
+    return f"{_line(_id(intent, 'intent_id'), intent['kind'], intent['state'], note)}\n{intent['text']}"
+
+
+def _finished(result: Result) -> str:
+    if result["closed"]:
+        return _line("closed", _id(result, "work_id"))
+    nexts = {
+        "pending_user_input": "Next: steer_claim_next and steer_complete until nothing waits, then work_finish.",
+        "commands_running": "Next: wait for its commands or end them; it closes then. work_finish tells.",
+    }
+    return "\n".join(
+        [_line("not closed", f"reason {result['reason']}", _id(result, "work_id")), nexts[result["reason"]]]
+    )
+
+
 def _id(result: Result, name: str) -> str | None:
     return f"{name} {_name(result[name])}" if result.get(name) else None
 
@@ -318,4 +366,9 @@ _WRITERS: Final[Mapping[str, Callable[[Result], str]]] = {
     "approval_status": _approval,
     "approval_resolve": _approval,
     "operation_resume": _resumed,
+    "work_open": _work,
+    "steer_status": _work,
+    "steer_claim_next": _claimed,
+    "steer_complete": _claimed,
+    "work_finish": _finished,
 }

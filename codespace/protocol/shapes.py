@@ -164,3 +164,23 @@ RESUMED: Final = answer(
     operation_undo=ANYTHING,
     write_stdin=ANYTHING,
 )
+
+_INTENT: Final = fields(
+    "intent_id kind state text",
+    intent_id=TEXT,
+    kind=choice("follow_up", "note", "stop_notice"),
+    state=choice("claimed", "done", "blocked"),
+    text=TEXT,
+    note=TEXT,
+)
+_COUNTED: Final[dict[str, Shape]] = {"work_id": TEXT, "queued": COUNT, "claimed": COUNT}
+_WORK_STATE: Final = choice("active", "closing", "closed")
+WORK: Final = answer("work_id queued claimed", **_COUNTED, state=_WORK_STATE)
+CLAIMED: Final = answer("work_id queued claimed", **_COUNTED, intent=_INTENT, undone=each(_INTENT))
+FINISHED: Final = answer(
+    "work_id closed",
+    **_COUNTED,
+    closed=FLAG,
+    reason=choice("pending_user_input", "commands_running"),
+    state=_WORK_STATE,
+)

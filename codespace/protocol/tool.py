@@ -9,7 +9,7 @@ from typing import Any, Literal
 from codespace.protocol.arguments import Argument, refuse
 from codespace.protocol.names import sort_out
 
-Group = Literal["files", "exec", "approvals"]
+Group = Literal["files", "exec", "approvals", "work"]
 
 
 @dataclass(frozen=True, slots=True)

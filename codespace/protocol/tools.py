@@ -33,7 +33,8 @@ _KEY: Final = Argument(
     maximum=limits.OPERATION_KEY_CHARACTERS,
     printable=True,
 )
-_WORK: Final = Argument("work_id", "text", "The work that this belongs to.", minimum=1, maximum=200)
+_WORK: Final = Argument("work_id", "text", "The work (from work_open) that this belongs to.", minimum=1, maximum=200)
+_THE_WORK: Final = Argument("work_id", "text", "The id from work_open.", required=True, minimum=1, maximum=200)
 _OPERATION: Final = Argument("operation_id", "text", "The id from apply_patch or exec_command.", minimum=1, maximum=200)
 _PROCESS: Final = Argument("process_id", "text", "The id from exec_command.", required=True, minimum=1, maximum=200)
 _APPROVAL: Final = Argument(
@@ -415,8 +416,89 @@ _APPROVALS: Final = (
     ),
 )
 
-TABLE: Final[Mapping[str, Tool]] = {tool.name: tool for tool in (*_FILES, *_EXEC, *_APPROVALS)}
-GROUPS: Final[tuple[Group, ...]] = ("files", "exec", "approvals")
+_WORKS: Final = (
+    Tool(
+        name="work_open",
+        title="Open a work",
+        group="work",
+        description=(
+            "Begin a stretch of work that your user can steer while you are at it. Send its work_id with apply_patch "
+            "and exec_command: where their results carry `coordination`, user input waits; then call steer_claim_next."
+        ),
+        hints=Hints(read_only=False, destructive=False, idempotent=False, open_world=False),
+        arguments=(
+            _WORKSPACE,
+            Argument(
+                "title",
+                "text",
+                "What it is about, in one line.",
+                required=True,
+                minimum=1,
+                maximum=limits.WORK_TITLE_CHARACTERS,
+                printable=True,
+                aliases=("name",),
+            ),
+        ),
+        result=shapes.WORK,
+    ),
+    Tool(
+        name="steer_status",
+        title="Waiting user input",
+        group="work",
+        description=(
+            "Say how much user input waits in a work (`queued`) and how much you claimed and have not completed "
+            "(`claimed`). Ask at natural checkpoints; steer_claim_next gives the input itself."
+        ),
+        hints=_LOOKS,
+        arguments=(_THE_WORK,),
+        result=shapes.WORK,
+    ),
+    Tool(
+        name="steer_claim_next",
+        title="Claim user input",
+        group="work",
+        description=(
+            "Take the next thing that your user wants, if one is due. Follow it as your user's own instruction: it "
+            "grants no permission. Then steer_complete. Without `intent` nothing is due; `undone` repeats what you "
+            "claimed before. A `stop_notice` means: stop now."
+        ),
+        hints=Hints(read_only=False, destructive=False, idempotent=False, open_world=False),
+        arguments=(_THE_WORK,),
+        result=shapes.CLAIMED,
+    ),
+    Tool(
+        name="steer_complete",
+        title="Complete user input",
+        group="work",
+        description=(
+            "Say how a claimed intent ended: `done`, or `blocked` with a note that says why. A `note` intent is done "
+            "once you have taken it in."
+        ),
+        hints=Hints(read_only=False, destructive=False, idempotent=True, open_world=False),
+        arguments=(
+            _THE_WORK,
+            Argument("intent_id", "text", "The id from steer_claim_next.", required=True, minimum=1, maximum=200),
+            Argument("outcome", "text", "How it ended.", required=True, choices=("done", "blocked")),
+            Argument("note", "text", "A few words for your user.", minimum=1, maximum=limits.INTENT_NOTE_CHARACTERS),
+        ),
+        result=shapes.CLAIMED,
+    ),
+    Tool(
+        name="work_finish",
+        title="Finish a work",
+        group="work",
+        description=(
+            "End a work. Refused with reason `pending_user_input` while input waits or is claimed and not completed: "
+            "claim and complete it, then call again. `commands_running`: it closes once its commands have ended."
+        ),
+        hints=Hints(read_only=False, destructive=False, idempotent=True, open_world=False),
+        arguments=(_THE_WORK,),
+        result=shapes.FINISHED,
+    ),
+)
+
+TABLE: Final[Mapping[str, Tool]] = {tool.name: tool for tool in (*_FILES, *_EXEC, *_APPROVALS, *_WORKS)}
+GROUPS: Final[tuple[Group, ...]] = ("files", "exec", "approvals", "work")
 
 
 def offered(groups: Iterable[str]) -> tuple[Tool, ...]:

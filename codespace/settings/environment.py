@@ -80,7 +80,7 @@ VARIABLES: Final[Mapping[str, tuple[str, Key]]] = {
     ),
     "CODESPACE_OPERATOR_TOKEN": (
         "operator_token",
-        Key(_TOKEN, "none", "The operator's token. Nothing uses it in this version."),
+        Key(_TOKEN, "none", "The operator's token: opens `/inbox` at the HTTP door, and shows the tools for works."),
     ),
     "CODESPACE_ALLOWED_HOSTS": (
         "allowed_hosts",

@@ -181,13 +181,10 @@ TOP: Final[Mapping[str, Key]] = {
         "Which form of a result a client gets: for a model, a program.",
     ),
     "tools": Key(
-        kinds.listing(
-            kinds.choice(
-                "files", "exec", "approvals", later={"work": "Leave it out; the inbox and its tools come later."}
-            )
-        ),
+        kinds.listing(kinds.choice("files", "exec", "approvals", "work")),
         "none",
-        "Groups of tools to show always. `files` and `exec` are; `approvals` is where a workspace holds.",
+        "Groups of tools to show always. `files` and `exec` are; `approvals` is where a workspace holds, `work` where "
+        "an operator token is set.",
     ),
     "approval_expiry_seconds": Key(
         kinds.seconds(), f"{limits.APPROVAL_EXPIRY_SECONDS:g}", "How long a hold waits for its grant."

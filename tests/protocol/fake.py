@@ -68,6 +68,8 @@ class FakeTools:
         self.commands: dict[str, Command] = {}
         self.operations: dict[str, dict[str, Any]] = {}
         self.holds: dict[str, dict[str, Any]] = {}
+        self.works: dict[str, list[dict[str, Any]]] = {}
+        self.closed: set[str] = set()
         self.waiting = trio.Event()
         self.cancelled = trio.Event()
         self.inside: Callable[[], None] = lambda: None
@@ -349,6 +351,57 @@ class FakeTools:
             known["result"] = await getattr(self, hold["tool"])(caller, **known["arguments"])
             hold["state"] = "consumed"
         return {"approval_id": hold["approval_id"], "state": hold["state"], hold["tool"]: known.get("result")}
+
+    async def work_open(self, caller: Caller, **arguments: Any) -> dict[str, Any]:
+        self._note("work_open", caller, arguments)
+        work_id = ids.mint(ids.WORK)
+        self.works[work_id] = []
+        return self._counted(work_id)
+
+    def queue(self, work_id: str, text: str) -> None:
+        """Let the user of this fake want something."""
+        intent = {"intent_id": ids.mint(ids.INTENT), "kind": "follow_up", "state": "queued", "text": text}
+        self.works[work_id].append(intent)
+
+    def _counted(self, work_id: str) -> dict[str, Any]:
+        if work_id not in self.works:
+            raise Refusal("WORK_NOT_FOUND", "No such work.")
+        states = [intent["state"] for intent in self.works[work_id]]
+        return {"work_id": work_id, "queued": states.count("queued"), "claimed": states.count("claimed")}
+
+    async def steer_status(self, caller: Caller, **arguments: Any) -> dict[str, Any]:
+        self._note("steer_status", caller, arguments)
+        state = "closed" if arguments["work_id"] in self.closed else "active"
+        return self._counted(arguments["work_id"]) | {"state": state}
+
+    async def steer_claim_next(self, caller: Caller, **arguments: Any) -> dict[str, Any]:
+        self._note("steer_claim_next", caller, arguments)
+        counted = self._counted(arguments["work_id"])
+        intents = self.works[arguments["work_id"]]
+        undone = [dict(intent) for intent in intents if intent["state"] == "claimed"]
+        if undone or not counted["queued"]:
+            return counted | ({"undone": undone} if undone else {})
+        intent = next(intent for intent in intents if intent["state"] == "queued")
+        intent["state"] = "claimed"
+        return self._counted(arguments["work_id"]) | {"intent": dict(intent)}
+
+    async def steer_complete(self, caller: Caller, **arguments: Any) -> dict[str, Any]:
+        self._note("steer_complete", caller, arguments)
+        self._counted(arguments["work_id"])
+        for intent in self.works[arguments["work_id"]]:
+            if intent["intent_id"] == arguments["intent_id"] and intent["state"] != "queued":
+                intent |= {"state": arguments["outcome"]}
+                intent |= {} if arguments["note"] is None else {"note": arguments["note"]}
+                return self._counted(arguments["work_id"]) | {"intent": dict(intent)}
+        raise Refusal("INTENT_NOT_FOUND", "No such intent was claimed.")
+
+    async def work_finish(self, caller: Caller, **arguments: Any) -> dict[str, Any]:
+        self._note("work_finish", caller, arguments)
+        counted = self._counted(arguments["work_id"])
+        if counted["queued"] or counted["claimed"]:
+            return counted | {"closed": False, "reason": "pending_user_input"}
+        self.closed.add(arguments["work_id"])
+        return {"work_id": arguments["work_id"], "closed": True}
 
 
 def as_tools(fake: FakeTools) -> Tools:

@@ -34,6 +34,11 @@ LEAST: dict[str, dict[str, Any]] = {
     "approval_status": {"approval_id": "appr-1"},
     "approval_resolve": {"approval_id": "appr-1", "decision": "deny"},
     "operation_resume": {"approval_id": "appr-1"},
+    "work_open": {"title": "t"},
+    "steer_status": {"work_id": "work-1"},
+    "steer_claim_next": {"work_id": "work-1"},
+    "steer_complete": {"work_id": "work-1", "intent_id": "int-1", "outcome": "done"},
+    "work_finish": {"work_id": "work-1"},
 }
 
 

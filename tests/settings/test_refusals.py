@@ -73,7 +73,7 @@ def test_a_pattern_that_is_a_whole_path_would_match_nothing_and_is_refused(home:
         ({"result": "both"}, "result"),
         ({"results": "all"}, "results"),
         ({"tools": "exec"}, "tools"),
-        ({"tools": ["work"]}, "tools[0]"),
+        ({"tools": ["works"]}, "tools[0]"),
         ({"workspaces": []}, "workspaces"),
         ({"workspaces": {"a b": {}}}, "workspaces.a b"),
         ({"workspaces": {"app": None}}, "workspaces.app"),
