@@ -13,22 +13,21 @@ from typing import NoReturn
 import trio
 
 from codespace import limits
+from codespace.display import display
 from helper.proxy.bounds import Bounds
 from helper.proxy.confine import connections
 from helper.proxy.connection import Rules, Unheard
 from helper.proxy.door import receive
 from helper.proxy.network import Internet
-from helper.proxy.policy import Policy
 from helper.proxy.wire import BadOrder, Daemon, receive_order
 
 
 def run(control: socket.socket, landlock: int) -> NoReturn:
     """Be the door behind `control` and end with it. Never returns into the keeper."""
     try:
-        policy, listener = receive_order(control)
-        trio.run(stand, control, policy, listener, landlock)
+        trio.run(stand, control, landlock)
     except BadOrder as error:
-        line = json.dumps({"event": "refused", "problem": str(error)[:1000]}).encode() + b"\n"
+        line = json.dumps({"event": "refused", "problem": display(str(error), limit=1000)}).encode() + b"\n"
         with contextlib.suppress(OSError):
             control.sendall(line, socket.MSG_NOSIGNAL)
     except (EOFError, OSError):
@@ -39,12 +38,13 @@ def run(control: socket.socket, landlock: int) -> NoReturn:
         os._exit(0)  # a look-up that hangs must not hold the end
 
 
-async def stand(control: socket.socket, policy: Policy, listener: socket.socket, landlock: int) -> None:
-    """Serve until the daemon closes its side; then tell the last counts.
+async def stand(control: socket.socket, landlock: int) -> None:
+    """Wait for the order, serve until the daemon closes its side; then tell the last counts.
 
     Args:
         landlock: The version in force, for the report; 0 for none.
     """
+    policy, listener = await receive_order(control)
     daemon = Daemon(control)
     rules = Rules(policy, Internet(), daemon.tell_decision, Bounds(connections=connections()))
     with contextlib.suppress(Unheard):

@@ -19,7 +19,7 @@ import trio
 from codespace import limits
 from helper.proxy.connection import Unheard
 from helper.proxy.decision import Decision
-from helper.proxy.policy import BadPolicy, Policy
+from helper.proxy.policy import Policy
 
 _ORDER_BYTES: Final = 4 * 1_048_576
 # A list of 10,000 names fits ten times.
@@ -29,27 +29,30 @@ class BadOrder(Exception):
     """The door cannot be opened as asked."""
 
 
-def receive_order(control: socket.socket) -> tuple[Policy, socket.socket]:
-    """Return the policy and the listening socket; blocking, within limits.PROXY_START_SECONDS.
+async def receive_order(control: socket.socket) -> tuple[Policy, socket.socket]:
+    """Return the policy and the listening socket. A spare door waits for them as long as there is a daemon.
 
-    Raises: BadOrder; EOFError, OSError where the daemon gave up.
+    Raises: BadOrder; EOFError, OSError where the daemon gave up, or took longer than limits.PROXY_START_SECONDS.
     """
-    control.settimeout(limits.PROXY_START_SECONDS)
+    control.setblocking(False)
+    await trio.lowlevel.wait_readable(control)
     data, descriptors, _, _ = socket.recv_fds(control, 65_536, 2)
     try:
-        while not data.endswith(b"\n"):
-            more = control.recv(65_536)
-            if not more or len(data) > _ORDER_BYTES:
-                raise EOFError
-            data += more
+        with trio.move_on_after(limits.PROXY_START_SECONDS):
+            while not data.endswith(b"\n"):
+                await trio.lowlevel.wait_readable(control)
+                more = control.recv(65_536)
+                if not more or len(data) > _ORDER_BYTES:
+                    raise EOFError
+                data += more
         if len(descriptors) != 1:
             raise BadOrder("There is not exactly one socket.")
         policy = Policy.load(json.loads(data)["rules"])
-    except (KeyError, TypeError, ValueError, BadPolicy) as error:
-        close(descriptors)
+    except (KeyError, TypeError, ValueError) as error:  # BadPolicy too
+        _close(descriptors)
         raise BadOrder(str(error)) from error
     except BaseException:
-        close(descriptors)
+        _close(descriptors)
         raise
     listener = socket.socket(fileno=descriptors[0])
     if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
@@ -58,7 +61,7 @@ def receive_order(control: socket.socket) -> tuple[Policy, socket.socket]:
     return policy, listener
 
 
-def close(descriptors: list[int]) -> None:
+def _close(descriptors: list[int]) -> None:
     """Close what was received and is of no use."""
     for descriptor in descriptors:
         os.close(descriptor)
@@ -68,7 +71,6 @@ class Daemon:
     """The daemon's end, as a door sees it."""
 
     def __init__(self, control: socket.socket) -> None:
-        control.setblocking(False)
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(control))
         self._turn = trio.Lock()
 
