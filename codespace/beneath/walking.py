@@ -38,6 +38,8 @@ class Walk:
 
         One that is a mount is left out by rule, and one that was removed or swapped meanwhile is not there.
         """
+        self.closed: list[str] = []
+        """Those directories by their paths."""
         self._start = start
         self._listing = listing
         self._skip = skip
@@ -56,20 +58,22 @@ class Walk:
         try:
             descriptor = self._listing(directory)
         except OSError as error:
-            self._count(error)
+            self._count(directory, error)
             return found
         try:
             with os.scandir(descriptor) as names:
                 found.extend(Entry(prefix + name.name, _kind(name)) for name in names)
         except OSError as error:
-            self._count(error)
+            self._count(directory, error)
         finally:
             os.close(descriptor)
         found.sort(key=lambda entry: entry.path)
         return [entry for entry in found if not self._skip(entry)]
 
-    def _count(self, error: OSError) -> None:
-        self.unreadable += error.errno not in (errno.EXDEV, errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+    def _count(self, directory: str, error: OSError) -> None:
+        if error.errno not in (errno.EXDEV, errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            self.unreadable += 1
+            self.closed.append(directory)
 
 
 def _kind(name: os.DirEntry[str]) -> Kind:

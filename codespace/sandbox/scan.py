@@ -108,7 +108,8 @@ class _Scan:
             self._found["special"].append(path)
         first = path.partition("/")[0]
         if self._hidden.cover(first, path):
-            self._found["directories" if entry.kind == "directory" else "files"].append(path)
+            if entry.kind != "link":  # a link tells only where it leads; that is visible or is not by itself
+                self._found["directories" if entry.kind == "directory" else "files"].append(path)
             return True
         if is_git_name(name):
             self._note_git(entry)

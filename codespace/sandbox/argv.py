@@ -1,0 +1,135 @@
+"""The command line of bubblewrap for a plan. The order of its words is the order in which it acts.
+
+Each line was paid for; the reasons stand in docs/why/sandbox.md.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Iterator
+from typing import Final
+
+from codespace.sandbox import system
+from codespace.sandbox.plan import HOME, Mount, Plan, Quota
+
+SECCOMP_FD: Final = 3
+INFO_FD: Final = 4
+GATE_FD: Final = 5
+"""Where bubblewrap finds its descriptors. A shell knows descriptors of one digit only."""
+GATE_CLOSED: Final = 125
+"""Exit code of a run whose gate was never opened."""
+
+_LOADER: Final = (
+    "LD_",
+    "GLIBC_TUNABLES",
+    "GCONV_PATH",
+    "LOCPATH",
+    "NLSPATH",
+    "MALLOC_",
+    "BASH_ENV",
+    "BASH_FUNC_",
+    "ENV",
+)
+"""Variables that would act on bubblewrap and the gate before they act on the command."""
+
+
+def bubblewrap(program: str, plan: Plan) -> list[str]:
+    """Return the whole command line, the gate and the command included."""
+    return [program, *_options(plan), "--", *gate(plan)]
+
+
+def environment(plan: Plan) -> dict[str, str]:
+    """Return the environment of bubblewrap itself: the command's, for process 1 inside shows it.
+
+    What acts on a program's loader is left out here and set inside (`_inner`).
+    """
+    return {name: value for name, value in plan.env.items() if not name.startswith(_LOADER)}
+
+
+def gate(plan: Plan) -> list[str]:
+    """Return what runs first inside: it says that all is set up, waits for one word, and becomes the command.
+
+    An end of file is not the word: when the daemon dies, nothing is released. `--block-fd` would go on.
+    """
+    script = (
+        f'echo ready >&{GATE_FD} && IFS= read -r codespace_gate <&{GATE_FD} && [ "$codespace_gate" = go ] '
+        f"|| exit {GATE_CLOSED}; exec {GATE_FD}>&-; unset codespace_gate; {_ulimits(plan.quota)}"
+        'exec "$@"'
+    )
+    terminal = ["/usr/bin/setsid", "--ctty"] if plan.tty else []
+    return ["/bin/sh", "-c", script, "gate", *terminal, *_inner(plan), *plan.command]
+
+
+def _inner(plan: Plan) -> list[str]:
+    late = [f"{name}={value}" for name, value in plan.env.items() if name.startswith(_LOADER)]
+    return ["/usr/bin/env", *late] if late else []
+
+
+def _ulimits(quota: Quota) -> str:
+    """Return the shell's words for limits of each process; they can only be lowered, and never be raised again."""
+    words = [f"ulimit -c 0 || exit {GATE_CLOSED}; "]
+    if quota.open_files is not None:
+        words.append(f"ulimit -n {quota.open_files} || exit {GATE_CLOSED}; ")
+    if quota.cpu_seconds is not None:
+        words.append(f"ulimit -t {max(1, int(quota.cpu_seconds + 0.999))} || exit {GATE_CLOSED}; ")
+    if quota.memory_bytes is not None:
+        words.append(f"ulimit -d {max(1, quota.memory_bytes // 1024)} || exit {GATE_CLOSED}; ")
+    return "".join(words)
+
+
+def _options(plan: Plan) -> Iterator[str]:
+    yield from ("--unshare-all", "--unshare-user", "--die-with-parent", "--cap-drop", "ALL", "--hostname", "sandbox")
+    yield from _machine(plan)
+    yield from _private(plan)
+    for path in plan.readable:
+        yield from ("--ro-bind", path, path)
+    for path in plan.writable:
+        yield from ("--bind", path, path)
+    yield from ("--bind", plan.root, plan.root)
+    for mount in plan.mounts:
+        yield from _mount(mount)
+    yield from ("--remount-ro", "/", "--chdir", plan.cwd)
+    if not plan.tty:
+        yield "--new-session"
+    yield from ("--info-fd", str(INFO_FD), "--seccomp", str(SECCOMP_FD))
+
+
+def _machine(plan: Plan) -> Iterator[str]:
+    yield from ("--tmpfs", "/")
+    for path in system.PROGRAMS:
+        if os.path.isdir(path):
+            yield from ("--ro-bind", path, path)
+    for path, target in system.aliases():
+        yield from ("--ro-bind", path, path) if target is None else ("--symlink", target, path)
+    yield from ("--ro-bind", "/etc", "/etc")
+    for path in plan.etc.directories:
+        yield from _mount(Mount("empty", path))
+    for path in plan.etc.files:
+        yield from _mount(Mount("nothing", path))
+    yield from ("--proc", "/proc")
+    for path in system.proc_read_only():
+        yield from ("--ro-bind", path, path)
+    for path in system.proc_masked():
+        yield from ("--ro-bind", "/dev/null", path)
+
+
+def _private(plan: Plan) -> Iterator[str]:
+    size = str(plan.quota.tmp_bytes)
+    yield from ("--dev", "/dev", "--size", size, "--perms", "1777", "--tmpfs", "/dev/shm")  # noqa: S108
+    yield from ("--remount-ro", "/dev")
+    yield from ("--size", size, "--perms", "1777", "--tmpfs", "/tmp")  # noqa: S108 - the sandbox's own
+    yield from ("--dir", "/run", "--dir", "/var", "--symlink", "../tmp", "/var/tmp")  # noqa: S108
+    yield from ("--dir", posixpath.dirname(HOME), "--size", size, "--perms", "0700", "--tmpfs", HOME)
+
+
+def _mount(mount: Mount) -> Iterator[str]:
+    match mount.kind:
+        case "writable":
+            yield from ("--bind", mount.path, mount.path)
+        case "read-only":
+            yield from ("--ro-bind", mount.path, mount.path)
+        case "empty":
+            yield from ("--perms", "0000", "--tmpfs", mount.path, "--remount-ro", mount.path)
+        case "nothing":
+            yield from ("--ro-bind", "/dev/null", mount.path)

@@ -1,0 +1,167 @@
+"""Git directories: what of them a command may change, so that the next `git` on the host runs no code of its.
+
+A written `.git/config`, hook or `commondir`, or an embedded repository under a path that git enters by
+itself, runs programs the next time a person types `git status`. Nothing here runs git.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from typing import Final, Literal
+
+from codespace import limits
+from codespace.beneath import Root
+from codespace.errors import Refusal
+from codespace.sandbox.scan import GitDirectory, Inventory
+
+Mode = Literal["read_only", "commit", "unprotected"]
+
+RULING: Final = ("hooks", "config", "config.worktree", "modules", "commondir")
+"""What decides which programs git runs; read-only also where commands may commit."""
+NEEDED: Final = ("hooks", "config")
+"""Without these a command could make them: there is nothing to mount on. Such a repository stays read-only."""
+GUARD: Final = ".\n"
+"""A `commondir` that says what is so anyway; where it is, no other can be put there."""
+_GITLINK: Final = b"\x00\x00\xe0\x00"
+_ENTRY_BYTES: Final = 62
+_SMALL_BYTES: Final = 4096
+
+
+def split(root: Root, found: GitDirectory, mode: Mode) -> tuple[list[str], list[str]]:
+    """Return the paths of a git directory that are writable mounts, and those that are read-only.
+
+    In the mode `commit` a missing `commondir` is made, the one thing that the sandbox ever puts anywhere.
+    """
+    if mode == "read_only" or found.kind == "gitfile":
+        return [], [found.path]
+    below = "" if found.path == "." else found.path + "/"
+    if not all(_kind(root, below + name) for name in NEEDED) or not _guard(root, below + "commondir"):
+        return [], [found.path]
+    return [found.path], [below + name for name in RULING if _kind(root, below + name)]
+
+
+def _guard(root: Root, path: str) -> bool:
+    if not _kind(root, path):
+        try:
+            root.create(path, GUARD.encode(), 0o644)
+        except (FileExistsError, Refusal):
+            return False
+    return True
+
+
+def _kind(root: Root, path: str) -> bool:
+    """Return whether a file or directory is there; a link counts as nothing, so that it is never mounted on."""
+    try:
+        status = root.look(path)
+    except Refusal:
+        return False
+    return status is not None and (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode))
+
+
+def gitlinks(root: Root, inventory: Inventory) -> Iterator[tuple[str, bool]]:
+    """Yield each path at which git expects a submodule, and whether an empty place for it is there.
+
+    A repository put there is entered by the host's next `git status`.
+    """
+    for found in inventory.git:
+        if found.kind != "directory":
+            continue
+        above = found.path.rpartition("/")[0]
+        prefix = above + "/" if above else ""
+        for path in _indexed(root, found.path + "/index"):
+            try:
+                status = root.look(prefix + path)
+            except Refusal:
+                continue  # behind a link, or hidden: git does not enter it either
+            if status is None:
+                yield prefix + path, False
+            elif stat.S_ISDIR(status.st_mode):
+                yield prefix + path, True
+
+
+def _indexed(root: Root, path: str) -> list[str]:
+    try:
+        data, _ = root.read(path, limits.SANDBOX_INDEX_BYTES)
+    except Refusal:
+        return []
+    if _GITLINK not in data:
+        return []  # nearly always: the bytes of the mode are nowhere, so nothing needs to be parsed
+    try:
+        return _submodules(data)
+    except (ValueError, IndexError):
+        return []
+
+
+def _submodules(data: bytes) -> list[str]:
+    """Return the paths of mode 160000. Source: gitformat-index(5), versions 2 to 4, SHA-1."""
+    version, count = int.from_bytes(data[4:8], "big"), int.from_bytes(data[8:12], "big")
+    if data[:4] != b"DIRC" or version not in (2, 3, 4):
+        return []
+    found: list[str] = []
+    position, name = 12, b""
+    for _ in range(count):
+        mode = data[position + 24 : position + 28]
+        start = position + _ENTRY_BYTES + (2 if data[position + 60] & 0x40 else 0)
+        if version == 4:
+            stripped, start = _varint(data, start)
+            end = data.index(b"\0", start)
+            name = name[: len(name) - stripped] + data[start:end]
+            position = end + 1
+        else:
+            end = data.index(b"\0", start)
+            name = data[start:end]
+            position += (end - position + 8) // 8 * 8
+        if mode == _GITLINK:
+            found.append(os.fsdecode(name))
+    return found
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    value = data[position] & 0x7F
+    while data[position] & 0x80:
+        position += 1
+        value = ((value + 1) << 7) | (data[position] & 0x7F)
+    return value, position + 1
+
+
+def common_directory(root_path: str) -> str | None:
+    """Return the git directory outside the root that a worktree at `root_path` belongs to; None where there is none.
+
+    The gitfile in the root could have been written by a command, so it is believed only where the place that
+    it names says in turn that its worktree is here: that file no command can have written.
+    """
+    gitfile = os.path.join(root_path, ".git")
+    named = _line(gitfile, "gitdir: ")
+    if named is None:
+        return None
+    directory = os.path.realpath(os.path.join(root_path, named))
+    back = _line(os.path.join(directory, "gitdir"), "")
+    if back is None or os.path.realpath(back) != os.path.realpath(gitfile):
+        return None
+    common = _line(os.path.join(directory, "commondir"), "")
+    if common is None:
+        return None
+    found = os.path.realpath(os.path.join(directory, common))
+    inside = found == root_path or found.startswith(root_path.rstrip("/") + "/")
+    if inside or not directory.startswith(found + "/") or not os.path.isdir(found):
+        return None
+    return found
+
+
+def _line(path: str, prefix: str) -> str | None:
+    """Return the first line of a small regular file behind `prefix`; None where there is none such."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        line = os.fsdecode(os.read(descriptor, _SMALL_BYTES)).partition("\n")[0]
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return line[len(prefix) :] if line.startswith(prefix) and len(line) > len(prefix) else None

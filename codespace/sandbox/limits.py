@@ -1,0 +1,188 @@
+"""Limits of a whole run, by whatever this machine lets us use: a cgroup, the pid namespace, or each process's own.
+
+A run's cgroup is a folder named after the daemon that made it; a folder whose daemon is gone is
+swept at the next start. Nothing here moves any process but those of a run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from codespace import limits
+from codespace.sandbox.enter import PID_MAX_KERNEL, kernel_version
+from codespace.sandbox.plan import Quota
+
+Mechanism = Literal["cgroup", "pid_max", "rlimit", "none"]
+
+_MOUNT: Final = "/sys/fs/cgroup"
+_PREFIX: Final = "codespace-run-"
+_PROBE: Final = 1_048_576
+# A number that both kinds of limit take.
+_SWAP: Final = ("memory.swap.max", "memory.memsw.limit_in_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """Which mechanism carries each limit of a run; `none` where nothing does, or nothing is limited."""
+
+    pids: Mechanism
+    memory: Mechanism
+    cpu: Mechanism
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """A cgroup in which folders for runs can be made."""
+
+    folder: str
+    limit_file: str
+    """What the most is written to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mechanisms:
+    """What this machine lets the daemon use."""
+
+    pids: Controller | None
+    memory: Controller | None
+    pid_max: bool
+
+    def carried(self, quota: Quota) -> Carried:
+        """Return what will carry each of `quota`."""
+        pids: Mechanism = "none"
+        if quota.pids is not None:
+            pids = "cgroup" if self.pids else "pid_max" if self._pid_max_carries(quota.pids) else "none"
+        memory: Mechanism = "none"
+        if quota.memory_bytes is not None:
+            memory = "cgroup" if self.memory else "rlimit"
+        return Carried(pids, memory, "none" if quota.cpu_seconds is None else "rlimit")
+
+    def pid_max_for(self, quota: Quota) -> int | None:
+        """Return what to write into the sandbox's pid_max; None where a cgroup carries the limit or nothing does."""
+        return quota.pids if self.carried(quota).pids == "pid_max" else None
+
+    def _pid_max_carries(self, pids: int) -> bool:
+        return self.pid_max and pids >= limits.SANDBOX_PIDS_MINIMUM
+
+
+def look() -> Mechanisms:
+    """Return what can be used, each tried by making a folder and removing it. Blocks for a millisecond."""
+    found = {name: next(filter(_works, _controllers(name)), None) for name in ("pids", "memory")}
+    return Mechanisms(found["pids"], found["memory"], kernel_version() >= PID_MAX_KERNEL)
+
+
+class Cage:
+    """The cgroup folders of one run; nothing at all where no limit is carried by one."""
+
+    _numbers = itertools.count()
+
+    def __init__(self, mechanisms: Mechanisms, quota: Quota) -> None:
+        """Make the folders. Raises: OSError; nothing is left then."""
+        self._folders: list[str] = []
+        carried = mechanisms.carried(quota)
+        try:
+            if carried.pids == "cgroup" and mechanisms.pids is not None:
+                self._make(mechanisms.pids, quota.pids)
+            if carried.memory == "cgroup" and mechanisms.memory is not None:
+                folder = self._make(mechanisms.memory, quota.memory_bytes)
+                _forbid_swap(folder, quota.memory_bytes)
+        except OSError:
+            self.close()
+            raise
+
+    def admit(self, pid: int) -> None:
+        """Put a process and all that it will ever start under the limits. Raises: OSError."""
+        for folder in self._folders:
+            _write(f"{folder}/cgroup.procs", pid)
+
+    def close(self) -> None:
+        """Remove the folders; one that still has a process is left for a sweep."""
+        while self._folders:
+            with contextlib.suppress(OSError):
+                os.rmdir(self._folders.pop())
+
+    def _make(self, controller: Controller, most: int | None) -> str:
+        name = f"{_PREFIX}{os.getpid()}-{_birth(os.getpid())}-{next(self._numbers)}"
+        folder = f"{controller.folder}/{name}"
+        if folder not in self._folders:
+            os.mkdir(folder, 0o755)
+            self._folders.append(folder)
+        _write(f"{folder}/{controller.limit_file}", most or 0)
+        return folder
+
+
+def sweep() -> int:
+    """Remove the folders that runs of ended daemons left; returns how many."""
+    removed = 0
+    for folder in {controller.folder for name in ("pids", "memory") for controller in _controllers(name)}:
+        with contextlib.suppress(OSError):
+            for name in os.listdir(folder):
+                if name.startswith(_PREFIX) and not _lives(name):
+                    with contextlib.suppress(OSError):
+                        os.rmdir(f"{folder}/{name}")
+                        removed += 1
+    return removed
+
+
+def _lives(name: str) -> bool:
+    pid, _, rest = name.removeprefix(_PREFIX).partition("-")
+    return pid.isdecimal() and _birth(int(pid)) == rest.partition("-")[0]
+
+
+def _birth(pid: int) -> str:
+    """Return when a process was started, in the kernel's ticks: a pid alone is used again."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()[19].decode()
+    except OSError:
+        return ""
+
+
+def _works(controller: Controller) -> bool:
+    folder = f"{controller.folder}/{_PREFIX}{os.getpid()}-{_birth(os.getpid())}-probe-{next(Cage._numbers)}"
+    try:
+        os.mkdir(folder, 0o755)
+    except OSError:
+        return False
+    try:
+        _write(f"{folder}/{controller.limit_file}", _PROBE)
+        return os.access(f"{folder}/cgroup.procs", os.W_OK) and os.access(f"{controller.folder}/cgroup.procs", os.W_OK)
+    except OSError:
+        return False
+    finally:
+        os.rmdir(folder)
+
+
+def _controllers(name: str) -> list[Controller]:
+    """Return where a controller's folders could be made: in our own cgroup, or beside it where a user's manager is."""
+    found: list[Controller] = []
+    try:
+        with open("/proc/self/cgroup", encoding="utf-8", errors="surrogateescape") as lines:
+            for line in lines:
+                _, names, path = line.rstrip("\n").split(":", 2)
+                if name in names.split(","):
+                    file = {"pids": "pids.max", "memory": "memory.limit_in_bytes"}[name]
+                    found.append(Controller(f"{_MOUNT}/{names}{path}".rstrip("/"), file))
+                elif not names and os.path.exists(f"{_MOUNT}/cgroup.controllers"):
+                    own = f"{_MOUNT}{path}".rstrip("/")
+                    above = [os.path.dirname(own)] if own != _MOUNT else []
+                    found.extend(Controller(folder, f"{name}.max") for folder in (own, *above))
+    except (OSError, ValueError):
+        return []
+    return [controller for controller in found if os.path.isdir(controller.folder)]
+
+
+def _forbid_swap(folder: str, memory_bytes: int | None) -> None:
+    """Keep a run from spilling into swap what it may not have as memory, where the kernel counts swap."""
+    for name, most in zip(_SWAP, (0, memory_bytes), strict=True):
+        with contextlib.suppress(OSError):
+            _write(f"{folder}/{name}", most or 0)
+
+
+def _write(path: str, number: int) -> None:
+    with open(path, "wb", buffering=0) as file:
+        file.write(str(number).encode())

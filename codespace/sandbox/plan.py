@@ -1,0 +1,258 @@
+"""What one run is locked into, as plain data: made from a workspace and a look at its root.
+
+A plan says everything that the run depends on and holds no descriptor, so that it can be written to
+a file, looked at, and run by a program that decides nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from codespace import limits
+from codespace.beneath import Hidden, Root
+from codespace.contract import NetworkPolicy, Workspace
+from codespace.display import display
+from codespace.errors import Refusal
+from codespace.sandbox import git, scan, submounts
+from codespace.sandbox.scan import Inventory
+from codespace.sandbox.system import Masks
+
+HOME: Final = "/home/sandbox"
+"""The private home: writable, empty, gone with the run."""
+_UNFIT: Final = ("/proc", "/sys", "/dev")
+_SHOWN: Final = 5
+
+Kind = Literal["writable", "read-only", "empty", "nothing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One mount below the root: the place itself again, an empty directory, or nothing where a file is."""
+
+    kind: Kind
+    path: str
+    """Absolute, the same inside and outside; no component below the root is a link."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """Limits of one run; None where nothing is limited."""
+
+    pids: int | None = limits.SANDBOX_PIDS
+    memory_bytes: int | None = None
+    cpu_seconds: float | None = None
+    open_files: int | None = None
+    tmp_bytes: int = limits.SANDBOX_TMP_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that one run depends on."""
+
+    root: str
+    cwd: str
+    """Absolute, the root or below it."""
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+    mounts: tuple[Mount, ...] = ()
+    """In the order in which they are made."""
+    readable: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+    """Directories outside the root that a command may write to: the repository of a worktree, in the mode `commit`."""
+    etc: Masks = field(default_factory=Masks)
+    quota: Quota = field(default_factory=Quota)
+    network: NetworkPolicy = "restricted"
+    tty: bool = False
+    notes: tuple[str, ...] = ()
+    """What a person or a model should know of this run."""
+
+
+def make(
+    workspace: Workspace,
+    root: Root,
+    inventory: Inventory,
+    *,
+    command: Sequence[str],
+    cwd: str,
+    env: Mapping[str, str],
+    etc: Masks,
+    tty: bool = False,
+) -> Plan:
+    """Return the plan of one run.
+
+    Args:
+        root: The workspace's root, opened without hidden globs.
+        inventory: What `scan` has just found there.
+        cwd: Relative to the root, cleaned.
+        env: The whole environment of the command.
+    Raises: Refusal SANDBOX_UNAVAILABLE where something in the root cannot be protected; it names what, and the way out.
+    """
+    _check_root(workspace.root)
+    if inventory.links:
+        raise _linked(inventory.links)
+    outside = None if workspace.git == "unprotected" else git.common_directory(workspace.root)
+    mounts = _mounts(workspace, root, inventory)
+    if len(mounts) > limits.SANDBOX_BINDS:
+        raise _too_many(workspace.root, mounts, inventory)
+    readable = [path for path in workspace.readable_paths if not within(path, workspace.root)]
+    return Plan(
+        root=workspace.root,
+        cwd=posixpath.normpath(posixpath.join(workspace.root, cwd)),
+        command=tuple(command),
+        env=dict(env),
+        mounts=(*mounts, *_outside_mounts(workspace, outside)),
+        readable=tuple(readable + ([outside] if outside and workspace.git == "read_only" else [])),
+        writable=(outside,) if outside and workspace.git == "commit" else (),
+        etc=etc,
+        quota=quota(workspace),
+        network=workspace.network,
+        tty=tty,
+        notes=_notes(workspace),
+    )
+
+
+def quota(workspace: Workspace) -> Quota:
+    """Return the limits of the workspace's runs, ours where the operator named none."""
+    chosen = workspace.limits
+    return Quota(
+        pids=limits.SANDBOX_PIDS if chosen.pids is None else chosen.pids,
+        memory_bytes=chosen.memory_bytes,
+        cpu_seconds=chosen.cpu_seconds,
+        open_files=chosen.open_files,
+        tmp_bytes=limits.SANDBOX_TMP_BYTES if chosen.tmp_bytes is None else chosen.tmp_bytes,
+    )
+
+
+def within(path: str, directory: str) -> bool:
+    """Return whether `path` is `directory` or lies below it."""
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def _mounts(workspace: Workspace, root: Root, inventory: Inventory) -> list[Mount]:
+    """Return what is mounted below the root: writable first, then read-only, masks last."""
+    writable: set[str] = set()
+    read_only: set[str] = {*inventory.protected, *inventory.unreadable}
+    if workspace.git != "unprotected":
+        for found in inventory.git:
+            kept, closed = git.split(root, found, workspace.git)
+            writable.update(kept)
+            read_only.update(closed)
+        # An empty place for a submodule: a repository put there would be entered by the host's next `git status`.
+        inside = {found.path for found in inventory.git}
+        read_only.update(
+            path for path, there in git.gitlinks(root, inventory) if there and f"{path}/.git" not in inside
+        )
+    read_only = _outermost(read_only)
+    pinned = {above for path in (*read_only, *writable) for above in _above(path)}
+    writable |= {path for path in pinned if not _covered(path, read_only)}
+    special = submounts.below(workspace.root) if not workspace.allow_submounts else submounts.Found((), ())
+    masked = _outermost({*inventory.hidden_directories, *special.directories})
+    emptied = {*inventory.hidden_files, *inventory.sockets, *special.files}
+    return [
+        *_made("writable", workspace.root, writable - {"."}),
+        *_made("read-only", workspace.root, read_only),
+        *_made("empty", workspace.root, masked),
+        *_made("nothing", workspace.root, {path for path in emptied if not _covered(path, masked)}),
+    ]
+
+
+def _made(kind: Kind, root: str, paths: Iterable[str]) -> list[Mount]:
+    ordered = sorted(paths, key=lambda path: (path.count("/"), path))
+    return [Mount(kind, root if path == "." else posixpath.join(root, path)) for path in ordered]
+
+
+def _outermost(paths: set[str]) -> set[str]:
+    """Return `paths` without those that lie below another."""
+    return {
+        path
+        for path in paths
+        if not any(above in paths for above in _above(path)) and not (path != "." and "." in paths)
+    }
+
+
+def _covered(path: str, by: set[str]) -> bool:
+    return path in by or "." in by or any(above in by for above in _above(path))
+
+
+def _above(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[:end]) for end in range(1, len(parts))]
+
+
+def _outside_mounts(workspace: Workspace, outside: str | None) -> list[Mount]:
+    """Return what stays read-only of a worktree's repository where commands may commit into it."""
+    if outside is None or workspace.git != "commit":
+        return []
+    return [
+        Mount("read-only", path)
+        for path in (posixpath.join(outside, name) for name in git.RULING)
+        if os.path.exists(path) and not os.path.islink(path)
+    ]
+
+
+def _check_root(root: str) -> None:
+    if any(within(root, path) for path in _UNFIT) or not posixpath.isabs(root) or "\0" in root:
+        raise Refusal(
+            "SANDBOX_UNAVAILABLE",
+            f"The workspace lies in a place of the kernel's own ({display(root, limit=200)}). Nothing was started.",
+            next_step="Ask the operator to register a directory on a disk.",
+        )
+
+
+def _linked(links: Sequence[str]) -> Refusal:
+    shown = ", ".join(display(path, limit=200) for path in links[:_SHOWN])
+    return Refusal(
+        "SANDBOX_UNAVAILABLE",
+        f"{shown}: a symbolic link stands where git or an editor looks for what to run, and a link cannot be "
+        "protected. Nothing was started.",
+        next_step="Ask the operator to look at it and to remove it, or to replace it by what it leads to "
+        "(or to take its name off `protected_paths`).",
+        details={"links": [display(path, limit=200) for path in links[:_SHOWN]], "count": len(links)},
+    )
+
+
+def _too_many(root: str, mounts: Sequence[Mount], inventory: Inventory) -> Refusal:
+    shown = [display(posixpath.relpath(mount.path, root), limit=200) for mount in mounts[:_SHOWN]]
+    return Refusal(
+        "SANDBOX_UNAVAILABLE",
+        f"{len(mounts)} places below the root would have to be protected one by one ({len(inventory.git)} git "
+        f"directories among them; the first: {', '.join(shown)}); at most {limits.SANDBOX_BINDS} can be. "
+        "Nothing was started.",
+        next_step="Ask the operator to remove what is not wanted (to list git directories: "
+        "`find . -mindepth 2 -name .git -prune`), or to register a smaller directory. Patches and reads go on working.",
+        details={"mounts": len(mounts), "git_directories": len(inventory.git), "limit": limits.SANDBOX_BINDS},
+    )
+
+
+def _notes(workspace: Workspace) -> tuple[str, ...]:
+    notes: list[str] = []
+    if os.geteuid() == 0 and os.path.exists(workspace.root):
+        owner = os.stat(workspace.root).st_uid
+        if owner != 0:
+            notes.append(
+                f"The daemon runs as root and the workspace belongs to account {owner}: inside the sandbox root has no "
+                "special rights, so the command can only read those files. The operator should run CodeSpace as that "
+                "account."
+            )
+    return tuple(notes)
+
+
+def planted(before: Inventory, after: Inventory, protected: Sequence[str]) -> list[str]:
+    """Return what is there after a run and was not before, of what runs by itself outside; the loudest first.
+
+    Args:
+        protected: The globs; a new name that one of them covers is named.
+    """
+    known = {found.path for found in before.git} | set(before.protected) | set(before.links)
+    new_git = [found.path for found in after.git if found.path not in known]
+    covering = Hidden(protected)
+    others = [
+        path
+        for path in (*after.protected, *after.links)
+        if path not in known and (covering.covers_folded(path) or scan.is_git_name(path.rpartition("/")[2]))
+    ]
+    return sorted([*new_git, *others], key=lambda path: (path.count("/"), path))

@@ -1,0 +1,381 @@
+"""One start of a sandbox: its descriptors, the wait for its first process, the last look, the gate.
+
+Who starts bubblewrap is the caller's part: the monitor for the supervisor, `run` for a program of one
+thread. It must be a thread that lives as long as the run, since bubblewrap dies with that thread. The
+steps are generators that yield the descriptor to be waited for, so that a blocking caller and a trio
+task walk through the same ones:
+
+    launch = Launch(sandbox, plan)                 # pipes; nothing runs yet
+    ... start launch.argv with launch.env and launch.inherited, then launch.let_go()
+    for fd in launch.started(bubblewrap_pid): wait until fd is readable
+    launch.limit(enter)                            # cgroup, pid_max, the proxy's listener
+    for fd in launch.ready(): wait until fd is readable
+    launch.release()                               # only now the command exists
+    ... the run ...
+    launch.close()
+
+Whatever fails before `release`: close it and end bubblewrap; no command has run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import posixpath
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from codespace import limits
+from codespace.sandbox import argv, seccomp, submounts
+from codespace.sandbox.argv import GATE_CLOSED, GATE_FD, INFO_FD, SECCOMP_FD
+from codespace.sandbox.enter import enter as enter_here
+from codespace.sandbox.limits import Cage, Carried, Mechanisms
+from codespace.sandbox.plan import Mount, Plan
+
+Enter = Callable[..., int | None]
+"""`enter.enter`, or something that has another process of one thread do the same."""
+_READY: Final = b"ready\n"
+_GO: Final = b"go\n"
+
+
+class NotStarted(Exception):
+    """The sandbox was not set up, and the command was never released. `stage` says how far it came."""
+
+    def __init__(self, stage: str, cause: str) -> None:
+        super().__init__(f"{stage}: {cause}")
+        self.stage = stage
+        self.cause = cause
+
+
+@dataclass(frozen=True, slots=True)
+class Equipment:
+    """What the probe found: with it any plan can be started."""
+
+    bubblewrap: str
+    mechanisms: Mechanisms
+
+
+class Launch:
+    """The descriptors and the first process of one run."""
+
+    def __init__(self, equipment: Equipment, plan: Plan) -> None:
+        """Open the descriptors and make the cgroup. Blocks for a moment. Raises: OSError, seccomp.Missing."""
+        self.plan = plan
+        self.argv = argv.bubblewrap(equipment.bubblewrap, plan)
+        self.env = argv.environment(plan)
+        self.carried: Carried = equipment.mechanisms.carried(plan.quota)
+        self.released = False
+        self.pid: int | None = None
+        """Process 1 of the sandbox, as the host counts."""
+        self.pidfd: int | None = None
+        self.listener: int | None = None
+        """The listening socket that `limit` was asked for; who takes it sets it to None."""
+        self._pid_max = equipment.mechanisms.pid_max_for(plan.quota)
+        with contextlib.ExitStack() as undo:
+            self._cage = Cage(equipment.mechanisms, plan.quota)
+            undo.callback(self._cage.close)
+            filtering = _filled(seccomp.program())
+            undo.callback(os.close, filtering)
+            self._info, told = os.pipe()
+            undo.callback(os.close, self._info)
+            undo.callback(os.close, told)
+            self._gate, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            undo.callback(self._gate.close)
+            undo.callback(inside.close)
+            os.set_blocking(self._info, False)
+            self._gate.setblocking(False)
+            undo.pop_all()
+        self.inherited: dict[int, int] = {SECCOMP_FD: filtering, INFO_FD: told, GATE_FD: inside.detach()}
+        """Descriptors of bubblewrap by the number that it must have there; all others are closed."""
+
+    # --- the steps ---
+
+    def let_go(self) -> None:
+        """Close our copies of what bubblewrap has inherited; without this no end of file is ever seen."""
+        while self.inherited:
+            os.close(self.inherited.popitem()[1])
+
+    def started(self, parent: int | None = None) -> Iterator[int]:
+        """Learn who process 1 of the sandbox is, and hold on to it.
+
+        Args:
+            parent: bubblewrap's own pid, to be checked against.
+        Raises: NotStarted.
+        """
+        told = b""
+        while True:
+            yield self._info
+            block = _take(self._info, limits.SANDBOX_INFO_BYTES)
+            told += block
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # it arrives in pieces
+                self.pid = int(json.loads(told)["child-pid"])
+                break
+            if not block or len(told) > limits.SANDBOX_INFO_BYTES:
+                raise NotStarted("namespaces", "bubblewrap ended before it had made them")
+        try:
+            self.pidfd = os.pidfd_open(self.pid)
+            if parent is not None and _parent_of(self.pid) != parent:
+                raise NotStarted("namespaces", "bubblewrap named a process that is not its own")
+        except ProcessLookupError:
+            raise NotStarted("namespaces", "the first process of the sandbox ended at once") from None
+
+    def limit(self, enter: Enter = enter_here, *, listen: tuple[str, int] | None = None) -> None:
+        """Put the run under its limits, and open the socket that a proxy will serve. Blocks for a millisecond.
+
+        Raises: NotStarted.
+        """
+        assert self.pid is not None
+        assert self.pidfd is not None
+        try:
+            self._cage.admit(self.pid)
+            if self._pid_max is not None or listen is not None:
+                self.listener = enter(self.pidfd, pid_max=self._pid_max, listen=listen)
+        except OSError as error:
+            raise NotStarted("limits", error.strerror or str(error)) from error
+
+    def ready(self) -> Iterator[int]:
+        """Wait until everything is mounted, and see by the kernel's own table that it is. Raises: NotStarted."""
+        heard = b""
+        while len(heard) < len(_READY):
+            yield self._gate.fileno()
+            block = _take(self._gate.fileno(), len(_READY))
+            if not block:
+                raise NotStarted("mounts", "bubblewrap could not set up the sandbox")
+            heard += block
+        self._verify()
+
+    def release(self) -> None:
+        """Open the gate: the command begins. Raises: NotStarted where nothing is behind it any more."""
+        try:
+            self._gate.send(_GO, socket.MSG_NOSIGNAL)
+        except OSError as error:
+            raise NotStarted("gate", error.strerror or str(error)) from error
+        self.released = True
+        self._gate.close()
+
+    def close(self) -> None:
+        """Let go of everything; an unopened gate stays shut for ever. Call it once the tree is gone."""
+        self.let_go()
+        self._gate.close()
+        for descriptor in (self._info, self.pidfd, self.listener):
+            if descriptor is not None and descriptor >= 0:
+                os.close(descriptor)
+        self._info, self.pidfd, self.listener = -1, None, None
+        self._cage.close()
+
+    # --- seeing ---
+
+    def _verify(self) -> None:
+        """Compare the sandbox's mounts with the plan's: a name that was swapped for a link has led elsewhere."""
+        assert self.pid is not None
+        try:
+            there = {entry.point: entry for entry in submounts.table(self.pid)}
+        except OSError as error:
+            raise NotStarted("mounts", f"they cannot be looked at ({error.strerror})") from error
+        root = there.get(self.plan.root)
+        if root is None:
+            raise NotStarted("mounts", "the root is not there")
+        for mount in self.plan.mounts:
+            found = there.get(mount.path)
+            if found is None or not self._as_planned(mount, found, root):
+                raise NotStarted("mounts", f"{mount.path} was replaced while the sandbox was set up")
+
+    def _as_planned(self, mount: Mount, found: submounts.Entry, root: submounts.Entry) -> bool:
+        if mount.kind != "writable" and not found.read_only:
+            return False
+        if mount.kind in ("empty", "nothing"):
+            return True
+        below = posixpath.relpath(mount.path, self.plan.root)
+        if below.startswith("..") or found.device != root.device:
+            return True  # a worktree's repository, or a filesystem of its own below the root: no link can lie in it
+        return found.source == posixpath.normpath(posixpath.join(root.source, below))
+
+    def missing_program(self) -> bool:
+        """Return whether the command's program is not there inside; call it between `ready` and `release`."""
+        assert self.pid is not None
+        return find_program(self.pid, self.plan.command[0], self.plan.cwd, self.plan.env.get("PATH", "")) is None
+
+
+def find_program(pid: int, name: str, cwd: str, path: str) -> str | None:
+    """Return where a process's own filesystem has a program; None where it has none."""
+    candidates = (
+        [posixpath.join(cwd, name)]
+        if "/" in name
+        else [posixpath.join(directory, name) for directory in path.split(":") if directory.startswith("/")]
+    )
+    return next((candidate for candidate in candidates if _is_program(pid, candidate)), None)
+
+
+def _is_program(pid: int, path: str) -> bool:
+    """Look through /proc/PID/root one component at a time: an absolute link leads within that root."""
+    for _ in range(40):  # links in a row, as the kernel counts
+        resolved = "/"
+        rest = [part for part in path.split("/") if part and part != "."]
+        while rest:
+            here = posixpath.normpath(posixpath.join(resolved, rest.pop(0)))
+            try:
+                target = os.readlink(f"/proc/{pid}/root{here}")
+            except OSError:
+                resolved = here
+                continue
+            path = posixpath.normpath(posixpath.join(posixpath.dirname(here), target, *rest))
+            break
+        else:
+            inside = f"/proc/{pid}/root{resolved}"
+            return os.path.isfile(inside) and os.access(inside, os.X_OK)
+    return False
+
+
+def _filled(data: bytes) -> int:
+    """Return a descriptor to read `data` from, its own for each run: bubblewrap moves the offset."""
+    descriptor = os.memfd_create("codespace-seccomp")
+    try:
+        os.write(descriptor, data)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _take(descriptor: int, most: int) -> bytes:
+    try:
+        return os.read(descriptor, most)
+    except BlockingIOError:
+        return b""
+    except ConnectionError:
+        return b""
+
+
+def _parent_of(pid: int) -> int:
+    with open(f"/proc/{pid}/stat", "rb") as stat:
+        return int(stat.read().rpartition(b")")[2].split()[1])
+
+
+# --- without a supervisor ---
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended. `code` is bubblewrap's: that of the command, 128 and the number for a signal."""
+
+    code: int
+    cut: bool = False
+    """It was ended at the deadline."""
+
+
+def run(
+    equipment: Equipment,
+    plan: Plan,
+    *,
+    stdin: int = 0,
+    stdout: int = 1,
+    stderr: int = 2,
+    seconds: float | None = None,
+    until: int | None = None,
+    observe: Callable[[Launch], None] | None = None,
+) -> Outcome:
+    """Run a plan and wait for its end, from a process or thread that waits for nothing else.
+
+    Args:
+        stdin, stdout, stderr: Descriptors that the command gets as 0, 1 and 2; no other is inherited.
+        seconds: The command's time limit.
+        until: A descriptor; once it is readable, the run is ended.
+        observe: Called when all is set up and the gate is still shut.
+    Raises: NotStarted, OSError, seccomp.Missing; nothing is left then.
+    """
+    launch = Launch(equipment, plan)
+    bubblewrap: int | None = None
+    try:
+        bubblewrap = start(launch.argv, launch.env, {0: stdin, 1: stdout, 2: stderr, **launch.inherited})
+        launch.let_go()
+        deadline = time.monotonic() + limits.SANDBOX_START_SECONDS
+        _walk(launch.started(bubblewrap), deadline, until)
+        launch.limit()
+        _walk(launch.ready(), deadline, until)
+        if observe is not None:
+            observe(launch)
+        launch.release()
+        cut = not _ended(bubblewrap, seconds, until)
+        if cut:
+            end(bubblewrap)
+        _, status = os.waitpid(bubblewrap, 0)
+        bubblewrap = None
+        return Outcome(os.waitstatus_to_exitcode(status), cut)
+    finally:
+        if bubblewrap is not None:
+            end(bubblewrap)
+            os.waitpid(bubblewrap, 0)
+        _wait_gone(launch.pidfd)
+        launch.close()
+
+
+def start(command: Sequence[str], env: Mapping[str, str], descriptors: Mapping[int, int]) -> int:
+    """Start a program with exactly these descriptors, numbered as said; returns its pid. Raises: OSError."""
+    open_now = [int(name) for name in os.listdir("/proc/self/fd")]
+    above = max((*descriptors, *descriptors.values(), *open_now)) + 1
+    # First all are moved out of the way of each other's numbers, then to their own; the rest is closed.
+    moved = {number: above + position for position, number in enumerate(descriptors)}
+    actions: list[tuple[int, int, int]] = [
+        (os.POSIX_SPAWN_DUP2, descriptors[number], moved[number]) for number in moved
+    ]
+    actions += [(os.POSIX_SPAWN_DUP2, moved[number], number) for number in moved]
+    unwanted = {*open_now, *moved.values()} - set(descriptors)
+    closing = [(os.POSIX_SPAWN_CLOSE, number) for number in sorted(unwanted)]
+    return os.posix_spawn(command[0], list(command), env, file_actions=[*actions, *closing], setsigdef=_HANDLED)
+
+
+_HANDLED: Final = (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+def end(bubblewrap: int) -> None:
+    """Kill a sandbox that is our own child: stopped first, bubblewrap can make no other child meanwhile.
+
+    Killed in its first milliseconds it would leave its sandbox behind. Waiting for it is the caller's part.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(bubblewrap, signal.SIGSTOP)
+        with contextlib.suppress(OSError), open(f"/proc/{bubblewrap}/task/{bubblewrap}/children", "rb") as listed:
+            for child in listed.read().split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(child), signal.SIGKILL)
+        os.kill(bubblewrap, signal.SIGKILL)
+
+
+def _walk(steps: Iterator[int], deadline: float, until: int | None) -> None:
+    for descriptor in steps:
+        ready = _poll((descriptor, *(() if until is None else (until,))), deadline - time.monotonic())
+        if until in ready:
+            raise NotStarted("start", "it was not wanted any more")
+        if not ready:
+            raise NotStarted("start", f"it took more than {limits.SANDBOX_START_SECONDS:g} s")
+
+
+def _ended(pid: int, seconds: float | None, until: int | None) -> bool:
+    held = os.pidfd_open(pid)
+    try:
+        return held in _poll((held, *(() if until is None else (until,))), seconds)
+    finally:
+        os.close(held)
+
+
+def _wait_gone(pidfd: int | None) -> None:
+    """Wait until process 1 is gone, and so everything else in the sandbox."""
+    if pidfd is not None:
+        _poll((pidfd,), limits.SANDBOX_END_SECONDS)
+
+
+def _poll(descriptors: Sequence[int], seconds: float | None) -> set[int]:
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return {found for found, _ in poll.poll(None if seconds is None else max(0.0, seconds) * 1000)}
+
+
+__all__ = ["GATE_CLOSED", "Equipment", "Launch", "NotStarted", "Outcome", "end", "find_program", "run", "start"]

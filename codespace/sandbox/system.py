@@ -1,0 +1,104 @@
+"""What of the machine a command sees: programs and libraries read-only, /etc without its secrets.
+
+Nothing of this comes from a workspace; it is the same for every run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from codespace import limits
+
+PROGRAMS: Final = ("/usr", "/nix/store", "/gnu/store")
+ALIASES: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+"""Links into /usr on a merged system, directories of their own on others."""
+ALWAYS_MASKED: Final = frozenset({"/etc/ssh", "/etc/krb5.keytab", "/etc/sudoers", "/etc/sudoers.d", "/etc/polkit-1"})
+"""Of no use inside, whatever their modes say."""
+PROC_READ_ONLY: Final = ("sys", "sysrq-trigger", "irq", "bus", "acpi", "scsi", "fs", "mtrr", "asound")
+"""Knobs of the machine; a root daemon's command could turn them: core_pattern runs a program on the host."""
+PROC_MASKED: Final = (
+    *("kcore", "kmsg", "keys", "key-users", "timer_list", "sched_debug", "latency_stats", "slabinfo", "vmallocinfo"),
+    *("kpagecount", "kpageflags", "kpagecgroup", "iomem", "ioports", "interrupts"),
+)
+"""What tells of the host's kernel and its memory, root's eyes included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """Paths of the machine that are covered: directories by an empty one, files by nothing."""
+
+    directories: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+
+class Etc:
+    """The secrets of /etc: everything that others may not read, looked up again every half minute."""
+
+    def __init__(self, path: str = "/etc") -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._masks = Masks((), ())
+        self._until = 0.0
+
+    def masks(self) -> Masks:
+        """Return what is to be covered. Blocks for a few milliseconds."""
+        with self._lock:
+            if time.monotonic() > self._until:
+                directories: list[str] = []
+                files: list[str] = []
+                for path, is_directory in _secrets(self._path):
+                    (directories if is_directory else files).append(path)
+                self._masks = Masks(tuple(sorted(directories)), tuple(sorted(files)))
+                self._until = time.monotonic() + limits.SANDBOX_ETC_SECONDS
+            return self._masks
+
+
+def _secrets(directory: str) -> Iterator[tuple[str, bool]]:
+    left = [directory]
+    while left:
+        try:
+            with os.scandir(left.pop()) as entries:
+                for entry in entries:
+                    if entry.is_symlink():
+                        continue  # it leads to what is visible or is not by itself
+                    mode = entry.stat(follow_symlinks=False).st_mode
+                    if stat.S_ISDIR(mode):
+                        if mode & 0o5 != 0o5 or entry.path in ALWAYS_MASKED:
+                            yield entry.path, True
+                        else:
+                            left.append(entry.path)
+                    elif not stat.S_ISREG(mode) or not mode & stat.S_IROTH or entry.path in ALWAYS_MASKED:
+                        yield entry.path, False
+        except FileNotFoundError:
+            continue  # it went while we looked
+        except PermissionError:
+            continue  # not ours to read, so not the command's
+
+
+def proc_masked() -> Iterator[str]:
+    """Yield those of PROC_MASKED that this account could read."""
+    for name in PROC_MASKED:
+        with contextlib.suppress(OSError):
+            if os.stat(f"/proc/{name}").st_mode & stat.S_IROTH or os.geteuid() == 0:
+                yield f"/proc/{name}"
+
+
+def proc_read_only() -> Iterator[str]:
+    """Yield those of PROC_READ_ONLY that there are."""
+    return (f"/proc/{name}" for name in PROC_READ_ONLY if os.path.exists(f"/proc/{name}"))
+
+
+def aliases() -> Iterator[tuple[str, str | None]]:
+    """Yield each alias that this machine has, and where it links to; None where it is a directory."""
+    for path in ALIASES:
+        if os.path.islink(path):
+            yield path, os.readlink(path)
+        elif os.path.isdir(path):
+            yield path, None
