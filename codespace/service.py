@@ -122,6 +122,8 @@ async def _open_http(doors: trio.Nursery, daemon: Daemon, *, no_auth: bool) -> N
             stop=daemon.stopping,
             allowed_hosts=settings.allowed_hosts,
             no_auth=no_auth,
+            operator_token=settings.operator_token,
+            inbox=daemon.inbox,
         )
     )
     daemon.transports.append("http")

@@ -5,16 +5,20 @@ from __future__ import annotations
 from typing import Any, cast
 
 from quart_trio import QuartTrio
+from werkzeug.exceptions import HTTPException
 
+from codespace.contract import Inbox
 from codespace.http.body import Receive
 from codespace.http.guard import App, Guard, Rules, Send
+from codespace.http.inbox import inbox_routes
 
 
-def build_app(mcp: App, rules: Rules) -> Guard:
+def build_app(mcp: App, rules: Rules, inbox: Inbox | None = None) -> Guard:
     """Return the whole door as one ASGI application.
 
     Args:
         mcp: What answers at /mcp.
+        inbox: What is behind /inbox; None: nothing.
     """
     quart = QuartTrio("codespace")
     quart.config["MAX_CONTENT_LENGTH"] = None  # the guard has bounded every body
@@ -22,6 +26,13 @@ def build_app(mcp: App, rules: Rules) -> Guard:
     @quart.get("/healthz")
     async def healthz() -> dict[str, str]:
         return {"status": "ok"}
+
+    if inbox is not None:
+        quart.register_blueprint(inbox_routes(inbox))
+
+    @quart.errorhandler(HTTPException)
+    async def transport_failure(failure: HTTPException) -> tuple[dict[str, str], int]:
+        return {"error": failure.name.lower()}, failure.code or 500  # JSON here too, not a page that names the library
 
     pages: App = cast(App, quart)  # the same calls, spelt with Hypercorn's own types of messages
 

@@ -4,6 +4,8 @@ Attack, mitigation, reason:
 - a page whose name was rebound to this machine sends its own name as Host: 421, on every route;
 - a page of another origin, or a form post, sends its Origin: 403, on every route;
 - a local program without the token: 401, compared in constant time;
+- an MCP client that would steer or grant for its operator: /inbox has a token of its own, and is not there
+  (404) where none is set; neither token opens what is the other's;
 - a proxy that would carry strangers to a door without a token (`--no-auth`) announces itself: 403;
 - a client that sends without end, or never ends: 413, 408.
 """
@@ -29,6 +31,8 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 _OPEN_PATHS: Final = frozenset({"/healthz"})
 # A sign of life tells nothing; everything else needs the token, unknown paths included.
+OPERATOR: Final = "operator"
+"""The identity, in the scope, of who came with the operator's token."""
 _FORWARDED: Final = (b"forwarded", b"via", b"x-forwarded", b"x-real-ip", b"x-original-", b"cf-", b"true-client-ip")
 # How proxies and tunnels announce themselves; the first letters are enough.
 
@@ -40,6 +44,8 @@ class Rules:
     hosts: frozenset[str]
     origins: frozenset[str]
     token: str | None
+    operator_token: str | None = None
+    """Opens /inbox, and only that. None: there is no inbox."""
 
 
 class Guard:
@@ -49,6 +55,8 @@ class Guard:
         self._app = app
         self._rules = rules
         self._digest = None if rules.token is None else _digest(rules.token.encode("ascii"))
+        operator = rules.operator_token
+        self._operator_digest = None if operator is None else _digest(operator.encode("ascii"))
 
     async def __call__(self, scope: Any, receive: body.Receive, send: Send) -> None:
         """Let one request through, or answer it here."""
@@ -68,7 +76,7 @@ class Guard:
         except body.Refused as refused:
             await _answer(send, refused.status, _BODIES[refused.status])
             return
-        scope[IDENTITY] = "anonymous" if self._digest is None else "bearer"
+        scope[IDENTITY] = self._identity(scope["path"])
         await self._app(scope, receive, send)
 
     def _refusal(self, scope: Any) -> tuple[int, str] | None:
@@ -78,19 +86,34 @@ class Guard:
             return 421, "this name is not served here; the operator can allow it in CODESPACE_ALLOWED_HOSTS"
         if _has(headers, b"origin") and _text(_only(headers, b"origin")).lower() not in self._rules.origins:
             return 403, "requests from pages of other origins are refused"
-        if self._digest is None:
-            if any(name.startswith(_FORWARDED) for name, _ in headers):
-                return 403, "forwarded requests are refused without a token"
-        elif scope["path"] not in _OPEN_PATHS and not self._may_enter(headers):
-            return 401, "unauthorized"
-        return None
+        if self._digest is None and any(name.startswith(_FORWARDED) for name, _ in headers):
+            return 403, "forwarded requests are refused without a token"
+        if _is_inbox(scope["path"]):
+            if self._operator_digest is None:
+                return 404, "not found"
+            needed = self._operator_digest
+        elif self._digest is None or scope["path"] in _OPEN_PATHS:
+            return None
+        else:
+            needed = self._digest
+        return None if _opens(headers, needed) else (401, "unauthorized")
 
-    def _may_enter(self, headers: Headers) -> bool:
-        assert self._digest is not None
-        scheme, _, token = (_only(headers, b"authorization") or b"").partition(b" ")
-        # Digests are compared, so that neither content nor length shows in the time it takes.
-        right = hmac.compare_digest(_digest(token.strip()), self._digest)
-        return right and scheme.lower() == b"bearer"
+    def _identity(self, path: str) -> str:
+        if _is_inbox(path):
+            return OPERATOR
+        return "anonymous" if self._digest is None else "bearer"
+
+
+def _is_inbox(path: str) -> bool:
+    return path == "/inbox" or path.startswith("/inbox/")
+
+
+def _opens(headers: Headers, needed: bytes) -> bool:
+    """Return whether the request carries the token of this digest."""
+    scheme, _, token = (_only(headers, b"authorization") or b"").partition(b" ")
+    # Digests are compared, so that neither content nor length shows in the time it takes.
+    right = hmac.compare_digest(_digest(token.strip()), needed)
+    return right and scheme.lower() == b"bearer"
 
 
 _BODIES: Final = {408: "the request body did not arrive in time", 413: "the request body is too large"}

@@ -13,6 +13,7 @@ import trio
 from hypercorn.config import Config
 
 from codespace import limits, log
+from codespace.contract import Inbox
 from codespace.http import exposure, listener
 from codespace.http.app import build_app
 from codespace.http.exposure import Address
@@ -20,6 +21,7 @@ from codespace.http.guard import Rules
 from codespace.http.token import load_or_create
 from codespace.protocol.server import McpServer
 from codespace.protocol.sessions import Sessions, open_sessions
+from codespace.settings.fault import SettingsError
 
 _start_limiter: Final = trio.CapacityLimiter(1)
 # Names and files of the start, which a slow resolver or disk may hold up.
@@ -35,6 +37,8 @@ async def serve_http(
     allowed_hosts: Sequence[str] = (),
     no_auth: bool = False,
     token_file: str | None = None,
+    operator_token: str | None = None,
+    inbox: Inbox | None = None,
     task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `stop` is set; report the address once connections are accepted.
@@ -43,6 +47,8 @@ async def serve_http(
         port: 0 for any free one.
         token: What clients must present, if the operator chose one.
         allowed_hosts: Names beside this machine's own under which the door may be called.
+        operator_token: Opens /inbox; without one it is not there.
+        inbox: What is behind it.
         token_file: Where else a token is kept, made there (0600) at the first start; for loopback only.
     Raises: SettingsError before anything listens.
     Cancel: connections are cut; a reader that has stopped reading delays it by TCP_USER_TIMEOUT.
@@ -51,7 +57,9 @@ async def serve_http(
     exposure.check(host, token=token, allowed_hosts=allowed_hosts, no_auth=no_auth)
     if token is None and not no_auth:
         token = await _kept_token(token_file)
-    log.hide(token)
+    log.hide(token, operator_token)
+    if token is not None and token == operator_token:  # a generated token that was copied: settings cannot see it
+        raise SettingsError("CODESPACE_OPERATOR_TOKEN", "It is the HTTP token.", "Use two different tokens.")
     sock = await trio.to_thread.run_sync(listener.listen, host, port, limiter=_start_limiter)
     with sock:
         address = listener.address_of(sock, host)
@@ -59,9 +67,10 @@ async def serve_http(
             exposure.hosts(address, allowed_hosts),
             exposure.origins(address, allowed_hosts),
             None if no_auth else token,
+            operator_token if inbox is not None else None,
         )
         async with open_sessions(server_factory()) as sessions, trio.open_nursery() as nursery:
-            running = partial(_run, sessions, rules, sock, stop)
+            running = partial(_run, sessions, rules, inbox, sock, stop)
             await nursery.start(running)
             task_status.started(address)
             nursery.start_soon(_bound, stop, sessions, nursery.cancel_scope)
@@ -74,11 +83,17 @@ async def _kept_token(path: str | None) -> str:
 
 
 async def _run(
-    sessions: Sessions, rules: Rules, sock: socket.socket, stop: trio.Event, *, task_status: trio.TaskStatus[None]
+    sessions: Sessions,
+    rules: Rules,
+    inbox: Inbox | None,
+    sock: socket.socket,
+    stop: trio.Event,
+    *,
+    task_status: trio.TaskStatus[None],
 ) -> None:
     bind, keep_private = listener.hand_over(sock)
     async with trio.open_nursery() as nursery:
-        app = cast(Any, build_app(sessions, rules))  # ASGI, spelt with our own types of messages
+        app = cast(Any, build_app(sessions, rules, inbox))  # ASGI, spelt with our own types of messages
         serve = partial(hypercorn.trio.serve, app, _config(bind), shutdown_trigger=stop.wait)
         await nursery.start(serve)
         keep_private()
