@@ -1,0 +1,116 @@
+"""`codespace demo` ends with 0 only if every step was right, in plain text, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import codespace.demo
+from codespace.demo.agent import Agent, Wrong, check
+from codespace.demo.story import STEPS, ask
+from codespace.demo.teller import Teller
+from codespace.testing.installed import script
+
+
+def test_the_installed_demo_shows_every_step_in_order_and_ends_with_0(tmp_path: Path) -> None:
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    done = subprocess.run([script(), "demo"], env=environ, capture_output=True, timeout=100)
+    said = done.stdout.decode()
+    assert done.returncode == 0, said
+    titles = [line for line in said.splitlines() if line[:2].strip().isdigit() and line[2:4] == ". "]
+    assert titles == [f"{number:2}. {title}" for number, (title, _) in enumerate(STEPS, 1)]
+    assert said.splitlines().count("    right") == len(STEPS)
+    assert said.isprintable() or all(line.isprintable() for line in said.splitlines())
+    assert list(tmp_path.iterdir()) == []
+
+
+async def a_broken_promise(agent: Agent) -> list[str]:
+    check(agent.on_disk("notes/recipe.txt") == "", "the recipe\x1b[2J is still there")
+    return []
+
+
+async def a_missing_field(agent: Agent) -> list[str]:
+    return [(await agent.call("workspace_info"))["no such field"]]
+
+
+async def a_refusal_that_does_not_come(agent: Agent) -> list[str]:
+    await agent.refused("PATH_ESCAPE", "read", workspace_id="notes", path="recipe.txt")
+    return []
+
+
+async def another_refusal(agent: Agent) -> list[str]:
+    await agent.refused("PATH_ESCAPE", "read", workspace_id="notes", path="missing.txt")
+    return []
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        (a_broken_promise, "WRONG: the recipe\\x1b[2J is still there"),
+        (a_missing_field, "WRONG: an answer has no 'no such field'"),
+        (a_refusal_that_does_not_come, "WRONG: read was not refused"),
+        (another_refusal, "WRONG: read was refused with FILE_NOT_FOUND and not with PATH_ESCAPE"),
+    ],
+)
+def test_one_wrong_step_ends_the_story_with_1_and_the_daemons_log(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], step: object, said: str
+) -> None:
+    monkeypatch.setattr(codespace.demo, "STEPS", (("Ask", ask), ("Wrong", step), ("Never told", ask)))
+    assert codespace.demo.main() == 1
+    shown = capsys.readouterr().out
+    assert said in shown
+    assert "Never told" not in shown
+    assert "daemon started" in shown
+    assert "\x1b" not in shown
+
+
+def test_a_daemon_that_does_not_start_is_a_wrong_story(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(codespace.demo.sys, "executable", "/bin/false")  # type: ignore[attr-defined]
+    assert codespace.demo.main() == 1
+    assert "WRONG" in capsys.readouterr().out
+
+
+def test_a_check_that_holds_says_nothing() -> None:
+    check(True, "never said")
+    with pytest.raises(Wrong, match="said"):
+        check(False, "said")
+
+
+def test_what_came_from_outside_never_acts_on_the_terminal() -> None:
+    shown = io.StringIO()
+    teller = Teller(shown)
+    teller.opening(Path("/tmp/\x1b[31mred"))
+    teller.step("Title")
+    teller.right(["a\rb", "\u202egnp.exe"])
+    teller.wrong("bell\x07", ["log\x1b]0;title\x07"])
+    assert all(line.isprintable() for line in shown.getvalue().splitlines())
+    assert not any(character in shown.getvalue() for character in "\x1b\r\x07\u202e")
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, io.TextIOWrapper]]:
+    """A terminal: the reading end, and a stream that writes to it."""
+    leader, follower = pty.openpty()
+    with os.fdopen(follower, "w") as stream:
+        yield leader, stream
+    os.close(leader)
+
+
+@pytest.mark.parametrize(("no_colour", "coloured"), [(False, True), (True, False)])
+def test_colours_are_for_terminals_whose_owner_wants_them(
+    terminal: tuple[int, io.TextIOWrapper], monkeypatch: pytest.MonkeyPatch, no_colour: bool, coloured: bool
+) -> None:
+    leader, stream = terminal
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if no_colour:
+        monkeypatch.setenv("NO_COLOR", "1")
+    Teller(stream).step("Title")
+    assert (b"\x1b[1m" in os.read(leader, 1000)) is coloured
