@@ -17,6 +17,8 @@ LOOK_SECONDS: Final = 2.0
 # For reading back what is recorded after a write of unknown outcome.
 RECORD_RETRY_SECONDS: Final = 1.0
 # Between two tries to record what happened while the database was away; a full disk takes a person to clear.
+SETTLE_PAUSE_SECONDS: Final = 60.0
+# Longest pause between two tries to settle what a fault of this daemon left; the first comes after a second.
 SCRUB_RETRY_SECONDS: Final = 0.2
 # Between two tries to cut the database's log, which a reader keeps for milliseconds.
 AUDIT_PROBLEMS: Final = 20
@@ -236,6 +238,12 @@ SANDBOX_PLAN_BYTES: Final = 16 * 1_048_576
 # Largest plan file that is read.
 SANDBOX_PLAN_SECONDS: Final = 60.0
 # A plan is run at once or never: what it was made from changes.
+SANDBOX_UNSURE_SECONDS: Final = 5.0
+# How long a probe that concluded nothing stands before it is tried again.
+SANDBOX_CLOSING_SECONDS: Final = 0.5
+# For a bubblewrap that has closed its descriptors to end by itself, so that its exit code is known.
+SANDBOX_ENTER_SECONDS: Final = 5.0
+# For a child that enters a sandbox's namespaces; it takes 3 ms.
 SANDBOX_END_SECONDS: Final = 5.0
 # After SIGKILL: how long the last process of a sandbox may take to be gone.
 

@@ -24,6 +24,7 @@ _PR_SET_NO_NEW_PRIVS: Final = 38
 
 EXECUTE: Final = 1 << 0
 _WRITE_FILE: Final = 1 << 1
+_READ: Final = 1 << 2 | 1 << 3  # files and directories
 _CHANGE_DIRECTORY: Final = sum(1 << bit for bit in range(4, 13))  # remove and make, each kind
 _REFER: Final = 1 << 13
 _TRUNCATE: Final = 1 << 14
@@ -49,11 +50,18 @@ def version() -> int:
     return max(0, int(_libc.syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION))))
 
 
-def restrict(*, writable: Sequence[int] = (), execute: bool = False, connect: bool = False) -> int:
+def restrict(
+    *,
+    writable: Sequence[int] = (),
+    readable: Sequence[int] | None = None,
+    execute: bool = False,
+    connect: bool = False,
+) -> int:
     """Give up writing to files, but below `writable`; taking new privileges; listening; signals to outsiders.
 
     Args:
         writable: Descriptors of directories; what is there may be moved between them too.
+        readable: Descriptors of what may still be opened for reading, beside `writable`; None for everything.
         execute: Whether programs may still be started.
         connect: Whether TCP connections may still be opened.
     Returns: The version in force; 0 where the kernel has none and only new privileges were given up. Older
@@ -68,14 +76,16 @@ def restrict(*, writable: Sequence[int] = (), execute: bool = False, connect: bo
         return 0
     writing = _WRITE_FILE | _CHANGE_DIRECTORY | (_REFER if found >= 2 else 0) | (_TRUNCATE if found >= 3 else 0)
     network = (_BIND_TCP | (0 if connect else _CONNECT_TCP)) if found >= 4 else 0
-    asked = _Ruleset(writing | (0 if execute else EXECUTE), network, _SCOPES if found >= 6 else 0)
+    reading = 0 if readable is None else _READ
+    asked = _Ruleset(reading | writing | (0 if execute else EXECUTE), network, _SCOPES if found >= 6 else 0)
     size = ctypes.sizeof(asked) if found >= 6 else 16 if found >= 4 else 8
     ruleset = _libc.syscall(_CREATE, ctypes.byref(asked), ctypes.c_size_t(size), ctypes.c_uint32(0))
     if ruleset < 0:
         raise _error("landlock_create_ruleset")
     try:
-        for directory in writable:
-            rule = _PathBeneath(writing, directory)
+        rules = [(reading | writing, held) for held in writable] + [(_READ, held) for held in readable or ()]
+        for allowed, held in rules:
+            rule = _PathBeneath(allowed, held)
             if _libc.syscall(_ADD_RULE, ruleset, _PATH_BENEATH, ctypes.byref(rule), ctypes.c_uint32(0)):
                 raise _error("landlock_add_rule")
         if _libc.syscall(_RESTRICT, ruleset, ctypes.c_uint32(0)):

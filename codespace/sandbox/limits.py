@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from codespace import limits
-from codespace.sandbox.enter import PID_MAX_KERNEL, kernel_version
+from codespace.sandbox import pidmax
 from codespace.sandbox.plan import Quota
 
 Mechanism = Literal["cgroup", "pid_max", "rlimit", "none"]
@@ -72,7 +72,7 @@ class Mechanisms:
 def look() -> Mechanisms:
     """Return what can be used, each tried by making a folder and removing it. Blocks for a millisecond."""
     found = {name: next(filter(_works, _controllers(name)), None) for name in ("pids", "memory")}
-    return Mechanisms(found["pids"], found["memory"], kernel_version() >= PID_MAX_KERNEL)
+    return Mechanisms(found["pids"], found["memory"], pidmax.is_per_namespace())
 
 
 class Cage:

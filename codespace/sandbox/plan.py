@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from codespace import limits
-from codespace.beneath import Hidden, Root
+from codespace.beneath import Root
 from codespace.contract import NetworkPolicy, Workspace
 from codespace.display import display
 from codespace.errors import Refusal
-from codespace.sandbox import git, scan, submounts
+from codespace.sandbox import git, submounts
 from codespace.sandbox.scan import Inventory
 from codespace.sandbox.system import Masks
 
@@ -67,6 +67,8 @@ class Plan:
     quota: Quota = field(default_factory=Quota)
     network: NetworkPolicy = "restricted"
     tty: bool = False
+    identity: tuple[int, int] | None = None
+    """Device and inode of the directory that the plan was made for; None where nobody looked."""
     notes: tuple[str, ...] = ()
     """What a person or a model should know of this run."""
 
@@ -111,6 +113,7 @@ def make(
         quota=quota(workspace),
         network=workspace.network,
         tty=tty,
+        identity=root.identity,
         notes=_notes(workspace),
     )
 
@@ -241,18 +244,24 @@ def _notes(workspace: Workspace) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def planted(before: Inventory, after: Inventory, protected: Sequence[str]) -> list[str]:
-    """Return what is there after a run and was not before, of what runs by itself outside; the loudest first.
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """Something that a run has made and that git, an editor or an agent on the host would run by itself."""
+
+    path: str
+    loud: bool
+    """It lies where the host's next look runs it: at the root, or where git expects a submodule."""
+
+
+def planted(before: Inventory, after: Inventory, submodules: Set[str]) -> list[Planted]:
+    """Return what is there after a run and was not before; the loud first.
 
     Args:
-        protected: The globs; a new name that one of them covers is named.
+        submodules: Paths at which git's index expects a submodule.
     """
     known = {found.path for found in before.git} | set(before.protected) | set(before.links)
-    new_git = [found.path for found in after.git if found.path not in known]
-    covering = Hidden(protected)
-    others = [
-        path
-        for path in (*after.protected, *after.links)
-        if path not in known and (covering.covers_folded(path) or scan.is_git_name(path.rpartition("/")[2]))
+    there = {found.path for found in after.git} | set(after.protected) | set(after.links)
+    found = [
+        Planted(path, "/" not in path or path == "." or posixpath.dirname(path) in submodules) for path in there - known
     ]
-    return sorted([*new_git, *others], key=lambda path: (path.count("/"), path))
+    return sorted(found, key=lambda one: (not one.loud, one.path))

