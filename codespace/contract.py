@@ -210,6 +210,8 @@ class Spawned:
     network: str
     """Enforcement in force for this run: `none`, `enforced`."""
     notes: tuple[str, ...] = ()
+    spool: str | None = None
+    """Where its output lies on disk, for other daemons; None where it lies nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +228,8 @@ class ProcessState:
     termination: Termination | None = None
     ended_at: float | None = None
     notes: tuple[str, ...] = ()
+    resources: Mapping[str, float] | None = None
+    """`cpu_seconds` and `max_memory_bytes` of the whole tree, once known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +245,8 @@ class Chunk:
     output_lost: int
     """Bytes between the cursor asked for and the first byte of this chunk."""
     state: ProcessState
+    retained_head: int = 0
+    """Bytes at the start that are kept too, where a middle is lost; `retained_from` is behind it then."""
 
 
 class Runner(Protocol):

@@ -11,8 +11,11 @@ It decides nothing: program, directory, environment and descriptors arrive ready
 standard library only and is one file, because `-I -S` keeps every other path out of `sys.path`; its
 few numbers are here for the same reason.
 
-Wire, both ways one JSON object a line. To a monitor: a request {program, argv, env, umask} with the
-descriptors stdin, stdout, stderr and the directory by SCM_RIGHTS, then {verb: terminate, grace}.
+Wire, both ways one JSON object a line. To a monitor: a request {program, argv, env, umask, terminal,
+rlimits, cgroups} with the descriptors stdin, stdout, stderr and the directory by SCM_RIGHTS, then
+{verb: terminate, grace}. `terminal` is `none`, `controlling` (descriptors 0 to 2 are a terminal, which the
+command gets as its controlling one) or `lent` (they are, but the command's own descendants take it: a sandbox
+does so inside). `rlimits` are [number, soft, hard], `cgroups` files that take the command's pid.
 From it: {event: ready}; {event: started, pid} or {event: failed, stage, errno}; {event: exited, code, asked, usage}
 when the command itself ended, and whether it had been asked to; {event: gone, usage} when nothing of
 its tree is left.
@@ -22,13 +25,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import gc
 import json
 import os
+import resource
 import select
 import signal
 import socket
 import sys
+import termios
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NoReturn
@@ -235,6 +241,11 @@ def become(request: dict[str, Any], descriptors: Sequence[int], failure: int, pa
         for number in range(3):
             os.dup2(descriptors[number], number)  # the received ones are all above 2
         close_others(failure)
+        if request["terminal"] == "controlling":
+            stage = "terminal"
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # of the new session; 0: never stolen from another
+        stage = "limits"
+        confine(request["cgroups"], request["rlimits"])
         os.umask(request["umask"])
         stage = "program"
         argv = [os.fsencode(item) for item in request["argv"]]
@@ -244,6 +255,18 @@ def become(request: dict[str, Any], descriptors: Sequence[int], failure: int, pa
         os.write(failure, f"{stage} {error.errno}".encode())
     finally:
         os._exit(127)
+
+
+def confine(cgroups: Iterable[str], rlimits: Iterable[Sequence[int]]) -> None:
+    """Enter the cgroups, then take the resource limits on. Raises: OSError."""
+    for path in cgroups:
+        with open(path, "wb", buffering=0) as members:
+            members.write(b"0")  # 0 is the writer itself
+    for number, soft, hard in rlimits:
+        _, most = resource.getrlimit(number)
+        if most != resource.RLIM_INFINITY:
+            soft, hard = min(soft, most), min(hard, most)
+        resource.setrlimit(number, (soft, hard))
 
 
 def close_others(kept: int) -> None:
@@ -296,7 +319,7 @@ def reap(command: int, line: Line, usage: Usage, *, asked: bool) -> tuple[bool, 
             line.tell(event="exited", code=code, asked=asked, usage=usage.report())
 
 
-def own(line: Line, command: int) -> None:
+def own(line: Line, command: int, *, hang_up: bool) -> None:
     """Stay until nothing of the command's tree is left."""
     bell, usage = Bell(), Usage()
     deadline: float | None = None
@@ -311,7 +334,7 @@ def own(line: Line, command: int) -> None:
         for verb in line.verbs() if readable else ():
             end = time.monotonic() + max(0.0, float(verb["grace"]))
             deadline = end if deadline is None else min(deadline, end)
-            terminate()
+            terminate(hang_up=hang_up)
         now = time.monotonic()
         condemned = line.cut or (now >= deadline if deadline is not None else exited)
         if condemned:
@@ -320,10 +343,13 @@ def own(line: Line, command: int) -> None:
         readable = bell.wait(None if line.cut else line.socket.fileno(), pause)
 
 
-def terminate() -> None:
-    """Ask the whole tree to end; stopped processes are woken, or they could not hear it."""
+def terminate(*, hang_up: bool) -> None:
+    """Ask the whole tree to end; stopped processes are woken, or they could not hear it.
+
+    With a terminal it is hung up too: an interactive shell ignores SIGTERM and means SIGHUP.
+    """
     pids = descendants(children(os.getpid()))
-    for number in (signal.SIGTERM, signal.SIGCONT):
+    for number in (*((signal.SIGHUP,) if hang_up else ()), signal.SIGTERM, signal.SIGCONT):
         for pid in pids:
             send(pid, number)
 
@@ -339,7 +365,7 @@ def monitor(control: socket.socket) -> NoReturn:
             raise EOFError
         command = start(line, request, descriptors)
         if command is not None:
-            own(line, command)
+            own(line, command, hang_up=request["terminal"] != "none")
     except (EOFError, ConnectionError):
         pass  # the daemon went away or gave up before there was a command
     except Exception:

@@ -122,15 +122,18 @@ def encodable(text: str) -> bool:
     return True
 
 
-def build(operator: Mapping[str, str], caller: Mapping[str, str], home: str) -> dict[str, str]:
+def build(
+    operator: Mapping[str, str], caller: Mapping[str, str], home: str, *, terminal: bool = False
+) -> dict[str, str]:
     """Return the whole environment of a command.
 
     Args:
+        terminal: It gets one, of the kind that every terminfo database knows.
         operator: The workspace's `env`; wins over everything.
         caller: Variables that passed `check`.
         home: The private directory; used unless the operator set HOME.
     """
-    base = {"PATH": PATH, "HOME": home, "LANG": "C.UTF-8", "TERM": "dumb"}
+    base = {"PATH": PATH, "HOME": home, "LANG": "C.UTF-8", "TERM": "xterm-256color" if terminal else "dumb"}
     return {**base, **caller, **operator}
 
 

@@ -1,16 +1,12 @@
-"""Private, empty home directories: one for each run, gone with it.
-
-Each supervisor has its own folder below the state dir and holds a lock on it for as long as it
-lives, so that a later one can tell what a killed daemon left from what a living one uses.
-"""
+"""Private, empty home directories: one for each run, gone with it."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import secrets
 import shutil
+
+from codespace.runner.ownfolder import OwnFolder
 
 
 class Homes:
@@ -18,12 +14,7 @@ class Homes:
 
     def __init__(self, state_dir: str) -> None:
         """Make the folder and take its lock. Raises: OSError."""
-        self._above = os.path.join(state_dir, "homes")
-        os.makedirs(self._above, mode=0o700, exist_ok=True)
-        self._folder = os.path.join(self._above, secrets.token_hex(8))
-        os.mkdir(self._folder, 0o700)
-        self._lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)  # a sweeper that looked between mkdir and here lets go at once
+        self._folder = OwnFolder(os.path.join(state_dir, "homes"))
 
     def make(self, name: str) -> str:
         """Return a new, empty directory that only its owner can enter. Raises: OSError."""
@@ -33,7 +24,7 @@ class Homes:
 
     def path(self, name: str) -> str:
         """Return where the home of `name` is or would be."""
-        return os.path.join(self._folder, name)
+        return os.path.join(self._folder.path, name)
 
     def remove(self, name: str) -> None:
         """Remove a home and all below it; what cannot be removed is left for a later sweep."""
@@ -41,30 +32,13 @@ class Homes:
 
     def close(self) -> None:
         """Remove the whole folder and let go of it."""
-        _remove(self._folder)
-        os.close(self._lock)
+        _remove(self._folder.path)
+        self._folder.let_go()
 
     def sweep(self) -> None:
         """Remove the folders of supervisors that are gone."""
-        with os.scandir(self._above) as entries:
-            folders = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-        for folder in folders:
-            if folder != self._folder and _abandoned(folder):
-                _remove(folder)
-
-
-def _abandoned(folder: str) -> bool:
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False  # its supervisor lives
-    finally:
-        os.close(descriptor)
-    return True
+        for folder in self._folder.abandoned():
+            _remove(folder)
 
 
 def _remove(path: str) -> None:

@@ -1,48 +1,35 @@
-"""What a process wrote: the last bytes in memory, absolute cursors, any number of readers.
+"""What a process wrote: the last bytes in memory, more behind them on disk, absolute cursors, any number of readers.
 
-Readers look and never take, so none can steal from another, and none can slow the writer: what
-does not fit any more is dropped from the front and counted. It knows nothing of processes, pipes or
-files; a spool behind the ring will be asked for what the ring no longer has.
+Readers look and never take, so none can steal from another, and none can slow the writer: what is
+over the limits is given up and counted. It knows nothing of processes or pipes, and writes nothing
+itself: what arrives waits here until its spool has taken it.
 """
 
 from __future__ import annotations
 
-import base64
-import codecs
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import trio
 
 from codespace import limits
 from codespace.contract import Encoding, Stream
+from codespace.runner.pieces import CHARACTER_BYTES, Piece, characters, cut, limit_of, span
+from codespace.runner.segment import INDEX, START, Offsets
+from codespace.runner.spool import Block, Spool
 
-STREAMS: Final[tuple[Stream, ...]] = ("combined", "stdout", "stderr")
 _BLOCK_BYTES: Final = 8_192
 # Smaller writes are gathered in blocks of this size, so that a million one-byte writes are no million objects.
-_CHARACTER_BYTES: Final = 4
-# The longest UTF-8 character.
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Output from a cursor on; see contract.Chunk for the fields."""
-
-    text: str
-    encoding: Encoding
-    cursor: int
-    eof: bool
-    retained_from: int
-    output_lost: int
+_reading = trio.CapacityLimiter(limits.SPOOL_THREADS)
 
 
 class Ring:
     """The last `capacity_bytes` of one stream, addressed by absolute offset since its start.
 
-    Exactly the last `capacity_bytes` are retained, however they were written. A large block is kept
-    by reference, so a byte that is in two rings is in memory once.
+    Exactly the last `capacity_bytes` are retained, however they were written, and what is behind
+    `unspooled` before them. A large block is kept by reference, so a byte that is in two rings is in
+    memory once.
     """
 
     def __init__(self, capacity_bytes: int = limits.OUTPUT_RING_BYTES) -> None:
@@ -50,6 +37,8 @@ class Ring:
         """Bytes since the start."""
         self.closed = False
         """Nothing will follow."""
+        self.unspooled: int | None = None
+        """Where the spool ends: nothing behind it is dropped. None: there is no spool to wait for."""
         self._capacity = capacity_bytes
         self._blocks: deque[bytes | bytearray] = deque()
         self._first = 0  # the offset of the first block, at or before `retained_from`
@@ -57,7 +46,8 @@ class Ring:
     @property
     def retained_from(self) -> int:
         """The first offset that can still be read."""
-        return max(0, self.total - self._capacity)
+        first = max(0, self.total - self._capacity)
+        return first if self.unspooled is None else min(first, self.unspooled)
 
     def append(self, block: bytes) -> None:
         """Add `block`; drop from the front what no longer fits."""
@@ -69,6 +59,10 @@ class Ring:
         else:
             self._blocks.append(bytearray(block))
         self.total += len(block)
+        self.trim()
+
+    def trim(self) -> None:
+        """Drop from the front what is not retained any more."""
         while self._blocks and self._first + len(self._blocks[0]) <= self.retained_from:
             self._first += len(self._blocks.popleft())
 
@@ -87,11 +81,21 @@ class Ring:
 
 
 class Output:
-    """The output of one process: stdout, stderr, and both as they arrived."""
+    """The output of one process: stdout, stderr, and both as they arrived.
 
-    def __init__(self, capacity_bytes: int = limits.OUTPUT_RING_BYTES) -> None:
-        self._rings: Mapping[str, Ring] = {stream: Ring(capacity_bytes) for stream in STREAMS}
+    Attributes:
+        spool: Where `take` is written to, and older output is read from; None where there is none.
+    """
+
+    def __init__(self, capacity_bytes: int = limits.OUTPUT_RING_BYTES, spool: Spool | None = None) -> None:
+        self.spool = spool
+        self._rings: Mapping[Stream, Ring] = {stream: Ring(capacity_bytes) for stream in INDEX}
         self._news = trio.lowlevel.ParkingLot()
+        self._pending: list[Block] = []
+        self._pending_bytes = 0
+        self._spooling = spool is not None
+        if spool is not None:
+            self._mark(START)
 
     @property
     def totals(self) -> dict[str, int]:
@@ -100,6 +104,8 @@ class Output:
 
     def append(self, stream: Stream, block: bytes) -> None:
         """Add what arrived on `stdout` or `stderr`."""
+        if self._spooling:
+            self._wait_for_spool(INDEX[stream], block)
         for ring in (self._rings[stream], self._rings["combined"]):
             ring.append(block)
         self._news.unpark_all()
@@ -119,7 +125,52 @@ class Output:
         while not self.is_closed("combined"):
             await self._news.park()
 
-    def read(self, cursor: int, *, stream: Stream, limit_bytes: int, encoding: Encoding) -> Piece:
+    # --- the spool ---
+
+    def _wait_for_spool(self, index: int, block: bytes) -> None:
+        last_index, last = self._pending[-1] if self._pending else (0, b"")
+        if last_index == index and isinstance(last, bytearray) and len(last) + len(block) <= limits.PIPE_READ_BYTES:
+            last += block
+        else:
+            self._pending.append((index, bytearray(block) if len(block) < _BLOCK_BYTES else block))
+        self._pending_bytes += len(block)
+
+    async def wait_pending(self) -> bool:
+        """Return once something waits for the spool; False once nothing does and nothing will."""
+        while not self._pending and not self.is_closed("combined"):
+            await self._news.park()
+        return bool(self._pending)
+
+    async def wait_room(self) -> None:
+        """Return once not too much waits for the spool, so that a flood stays on its side of the pipe."""
+        while self._pending_bytes > limits.SPOOL_PENDING_BYTES:
+            await self._news.park()
+
+    def take(self) -> list[Block]:
+        """Return what waits; it stays readable until `spooled` says that the spool has it."""
+        taken, self._pending, self._pending_bytes = self._pending, [], 0
+        return taken
+
+    def spooled(self, written: Offsets) -> None:
+        """Say how far the spool has come."""
+        self._mark(written)
+        self._news.unpark_all()
+
+    def stop_spooling(self) -> None:
+        """Wait for the spool no more: from now on only the last bytes are kept."""
+        self._spooling = False
+        self._pending, self._pending_bytes = [], 0
+        self._mark((None, None, None))
+        self._news.unpark_all()
+
+    def _mark(self, written: Offsets | tuple[None, None, None]) -> None:
+        for stream, ring in self._rings.items():
+            ring.unspooled = written[INDEX[stream]]
+            ring.trim()
+
+    # --- readers ---
+
+    async def read(self, cursor: int, *, stream: Stream, limit_bytes: int, encoding: Encoding) -> Piece:
         """Return output from byte `cursor` on; empty if there is none yet.
 
         Args:
@@ -128,25 +179,40 @@ class Output:
             encoding: `text` gives whole UTF-8 characters and holds back one that is not complete yet.
                 Bytes that are not UTF-8 come as base64, and the piece says so.
         Returns: Piece. `output_lost` counts the bytes between `cursor` and the first byte of the piece:
-            what was dropped and, as text, the rest of a character whose start was dropped.
+            what was given up and, as text, the rest of a character whose start was given up.
+        Cancel: nothing is consumed.
         """
-        ring = self._rings[stream]
-        wanted = max(0, cursor)
-        start = min(max(wanted, ring.retained_from), ring.total)
-        stop = min(ring.total, start + max(limit_bytes, _CHARACTER_BYTES if encoding == "text" else 1))
-        block = ring.slice(start, stop)
-        if encoding == "text":
-            torn = _torn_front(block) if start > wanted else 0
-            text, used = _characters(block[torn:], final=ring.closed and stop == ring.total)
-            if text is not None:
-                return self._piece(ring, text, "text", start + torn, used, wanted)
-        return self._piece(ring, base64.b64encode(block).decode("ascii"), "base64", start, len(block), wanted)
+        wanted, ring = max(0, cursor), self._rings[stream]
+        await trio.lowlevel.checkpoint()
+        for _ in range(limits.SPOOL_READ_TRIES):
+            where = span(self._ranges(stream), wanted)
+            stop = min(where.stop, where.start + limit_of(limit_bytes, encoding))
+            closed = ring.closed
+            block = await self._block(stream, where.start, stop)
+            if block or where.start == where.stop:
+                break  # else it was given up while we read
+        return cut(block, where, wanted, encoding=encoding, closed=closed)
 
-    @staticmethod
-    def _piece(ring: Ring, text: str, encoding: Encoding, start: int, used: int, wanted: int) -> Piece:
-        end = start + used
-        eof = ring.closed and end == ring.total
-        return Piece(text, encoding, end, eof, ring.retained_from, max(0, start - wanted))
+    def _ranges(self, stream: Stream) -> list[tuple[int, int]]:
+        ring = self._rings[stream]
+        on_disk = [] if self.spool is None else self.spool.kept.ranges(INDEX[stream])
+        return [*((start, min(stop, ring.total)) for start, stop in on_disk), (ring.retained_from, ring.total)]
+
+    async def _block(self, stream: Stream, start: int, stop: int) -> bytes:
+        """Return what is kept between `start` and `stop`: from memory where it is, else from disk, or both."""
+        ring, found = self._rings[stream], b""
+        while start + len(found) < stop:
+            at = start + len(found)
+            if at >= ring.retained_from:
+                return found + ring.slice(at, stop)
+            assert self.spool is not None  # nothing else keeps what the ring does not
+            part = await trio.to_thread.run_sync(
+                self.spool.kept.read, INDEX[stream], at, stop - at, limiter=_reading, abandon_on_cancel=True
+            )
+            if not part:
+                break
+            found += part
+        return found
 
     async def wait(self, cursor: int, *, stream: Stream) -> None:
         """Return once a whole character lies behind `cursor`, or the stream has ended.
@@ -160,29 +226,6 @@ class Output:
     def _readable(self, cursor: int, stream: Stream) -> bool:
         ring = self._rings[stream]
         behind = ring.total - max(cursor, ring.retained_from)
-        if ring.closed or behind >= _CHARACTER_BYTES:
+        if ring.closed or behind >= CHARACTER_BYTES:
             return True
-        return behind > 0 and _characters(ring.slice(ring.total - behind, ring.total), final=False)[1] > 0
-
-
-def _characters(block: bytes, *, final: bool) -> tuple[str | None, int]:
-    """Return the whole characters at the front and their bytes; None and all where it is not UTF-8.
-
-    An incomplete last character is left out. With `final` nothing can complete it: it is given as
-    bytes, but only once it stands alone, so that the text before it still comes as text.
-    """
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    try:
-        text = decoder.decode(block)
-    except UnicodeDecodeError:
-        return None, len(block)
-    used = len(block) - len(decoder.getstate()[0])
-    return (None, len(block)) if final and block and not used else (text, used)
-
-
-def _torn_front(block: bytes) -> int:
-    """Return how many bytes at the front continue a character that began before it."""
-    torn = 0
-    while torn < min(len(block), _CHARACTER_BYTES - 1) and block[torn] & 0xC0 == 0x80:
-        torn += 1
-    return torn
+        return behind > 0 and characters(ring.slice(ring.total - behind, ring.total), final=False)[1] > 0

@@ -1,7 +1,6 @@
 """The three pipes of a command: the ends that it gets, and the ends that stay here.
 
-A terminal will take their place where one is asked for: one descriptor in all three places, one
-output stream.
+A terminal (terminal.py) takes their place where one is asked for.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Sequence
+from typing import Final
 
 from codespace import limits
 from codespace.contract import SpawnRequest, Stream
@@ -18,6 +18,8 @@ from codespace.runner.stdin import Stdin
 
 class Pipes:
     """Owns every descriptor until it is taken or closed; closing twice is nothing."""
+
+    is_terminal: Final = False
 
     def __init__(self, *, stdin: bool) -> None:
         self.outputs: dict[Stream, int] = {}
@@ -59,6 +61,10 @@ class Pipes:
             return None
         descriptor, self._stdin = self._stdin, None
         return Stdin(descriptor, request.stdin or b"", only=not request.open_stdin)
+
+    def held_bytes(self, stream: Stream) -> int:
+        """Return how much a stream's pipe can hold at most: what may be left in it at the end."""
+        return fcntl.fcntl(self.outputs[stream], fcntl.F_GETPIPE_SZ)
 
     def close(self) -> None:
         """Close all that is still owned."""

@@ -8,7 +8,7 @@ away from a live tree: it ends with the tree, or lets go of the lifeline, which 
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import errno
 import os
 import signal
 from collections.abc import Callable
@@ -22,8 +22,12 @@ from codespace.errors import Refusal
 from codespace.runner.monitor import Monitor
 from codespace.runner.output import Output
 from codespace.runner.pipes import Pipes
+from codespace.runner.spool import Spool
+from codespace.runner.spooling import keep
 from codespace.runner.stdin import Stdin
+from codespace.runner.terminal import Terminal
 
+STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")
 LOST_NOTE: Final = "The helper that watched over this process ended first: how the process ended is not known."
 STUCK_NOTE: Final = "It was sent SIGKILL but did not end in time (a hung disk or network wait); it may still be there."
 
@@ -31,8 +35,15 @@ STUCK_NOTE: Final = "It was sent SIGKILL but did not end in time (a hung disk or
 class Process:
     """A command that was started."""
 
-    def __init__(self, request: SpawnRequest, monitor: Monitor, pipes: Pipes, wall_clock: Callable[[], float]) -> None:
-        self.output = Output()
+    def __init__(
+        self,
+        request: SpawnRequest,
+        monitor: Monitor,
+        pipes: Pipes | Terminal,
+        wall_clock: Callable[[], float],
+        spool: Spool | None = None,
+    ) -> None:
+        self.output = Output(spool=spool)
         self.stdin: Stdin | None = pipes.take_stdin(request)
         self.started_at = wall_clock()
         self.ended = trio.Event()
@@ -51,6 +62,11 @@ class Process:
         self._stuck = False
         self._scope = trio.CancelScope(shield=True)
 
+    @property
+    def spool_folder(self) -> str | None:
+        """Where its output lies on disk, once there is some."""
+        return None if self.output.spool is None else self.output.spool.folder
+
     async def run(self) -> None:
         """Drive the process to its end. Never raises for what the process does."""
         budget = self._request.timeout_seconds + limits.GRACE_SECONDS + limits.END_SECONDS + limits.DRAIN_SECONDS
@@ -59,17 +75,28 @@ class Process:
         self._scope.deadline = trio.current_time() + budget + limits.END_SECONDS
         try:
             with self._scope:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._pump, "stdout")
-                    nursery.start_soon(self._pump, "stderr")
-                    if self.stdin is not None:
-                        nursery.start_soon(self.stdin.feed)
-                    await self._follow()
-                    with trio.move_on_after(limits.DRAIN_SECONDS):
-                        await self.output.wait_closed()
-                    nursery.cancel_scope.cancel()
+                async with trio.open_nursery() as keeping:
+                    if self.output.spool is not None:
+                        keeping.start_soon(keep, self.output, self.output.spool)
+                    await self._live()
+                    self._read_rest()
+                    # From here the spool ends by itself, in bounded time: nothing more will come.
         finally:
             self._finish()
+
+    async def _live(self) -> None:
+        async with trio.open_nursery() as nursery:
+            for stream in STREAMS:
+                if stream in self._pipes.outputs:
+                    nursery.start_soon(self._pump, stream)
+                else:
+                    self.output.close(stream)
+            if self.stdin is not None:
+                nursery.start_soon(self.stdin.feed)
+            await self._follow()
+            with trio.move_on_after(limits.DRAIN_SECONDS):
+                await self.output.wait_closed()
+            nursery.cancel_scope.cancel()
 
     def discard(self) -> None:
         """Let go of a process that was never run: the lifeline is cut, all is closed."""
@@ -98,7 +125,8 @@ class Process:
             signal=_signal_name(-self._code) if self._code is not None and self._code < 0 else None,
             termination=self._termination() if self.ended.is_set() else None,
             ended_at=self._ended_at,
-            notes=self._notes() if self.ended.is_set() else (),
+            notes=self._notes(),
+            resources=self._resources(),
         )
 
     def _termination(self) -> Termination:
@@ -107,9 +135,20 @@ class Process:
         return self._reason or "exited"
 
     def _notes(self) -> tuple[str, ...]:
-        if self._stuck:
-            return (STUCK_NOTE,)
-        return (LOST_NOTE,) if self._code is None else ()
+        notes = []
+        if self.ended.is_set() and self._stuck:
+            notes.append(STUCK_NOTE)
+        elif self.ended.is_set() and self._code is None:
+            notes.append(LOST_NOTE)
+        spool = self.output.spool
+        if spool is not None and spool.failure is not None:
+            notes.append(f"Not all of its output could be kept on disk: {spool.failure}. The last of it is in memory.")
+        return tuple(notes)
+
+    def _resources(self) -> dict[str, float] | None:
+        if not self.usage:
+            return None
+        return {"cpu_seconds": self.usage["cpu_seconds"], "max_memory_bytes": int(self.usage["memory_bytes"])}
 
     async def _follow(self) -> None:
         """Return once the tree is gone, or the monitor, or the patience with an unkillable tree."""
@@ -138,6 +177,7 @@ class Process:
     async def _pump(self, stream: Stream) -> None:
         descriptor = self._pipes.outputs[stream]
         while self._read(stream, descriptor, limits.PIPE_READS * limits.PIPE_READ_BYTES):
+            await self.output.wait_room()
             await trio.lowlevel.wait_readable(descriptor)
         self.output.close(stream)
 
@@ -148,28 +188,51 @@ class Process:
                 block = os.read(descriptor, limits.PIPE_READ_BYTES)
             except BlockingIOError:
                 return True
+            except OSError as error:
+                if error.errno != errno.EIO:  # a terminal that nobody has open any more
+                    raise
+                return False
             if not block:
                 return False
             self.output.append(stream, block)
             most_bytes -= len(block)
         return True
 
+    def _read_rest(self) -> None:
+        """Take what the tree still wrote, and say that nothing follows."""
+        for stream, descriptor in self._pipes.outputs.items():
+            if not self.output.is_closed(stream):
+                # An outsider holds it open. What the tree wrote is as much as it can hold at most.
+                with contextlib.suppress(OSError):
+                    self._read(stream, descriptor, self._pipes.held_bytes(stream))
+                self.output.close(stream)
+
     def _finish(self) -> None:
-        """Close everything and say that it is over. Whatever the tree still wrote is read first."""
+        """Close everything and say that it is over."""
         self._monitor.close()
         if self.stdin is not None:
             self.stdin.close()
-        for stream, descriptor in self._pipes.outputs.items():
-            if not self.output.is_closed(stream):
-                # An outsider holds the pipe open. What the tree wrote is one pipe's worth at most.
-                with contextlib.suppress(OSError):
-                    self._read(stream, descriptor, fcntl.fcntl(descriptor, fcntl.F_GETPIPE_SZ))
-                self.output.close(stream)
+        self._read_rest()
+        self.output.stop_spooling()
+        if self.output.spool is not None:
+            self.output.spool.close()
         self._pipes.close()
         if self._ended_at is None:
             self._ended_at = self._wall_clock()
         self.ended_time = trio.current_time()
         self.ended.set()
+
+    def resize(self, rows: int, cols: int) -> None:
+        """Give its terminal another size. Raises: Refusal INVALID_ARGUMENT, PROCESS_EXITED."""
+        if self.ended.is_set():
+            raise exited_refusal(self.state(), None)
+        if not isinstance(self._pipes, Terminal):
+            raise Refusal(
+                "INVALID_ARGUMENT",
+                "This process has no terminal, so it has no size. Nothing was changed.",
+                next_step="Start it again with `tty` to give it a terminal.",
+            )
+        self._pipes.resize(rows, cols)
 
 
 def _signal_name(number: int) -> str:
@@ -179,18 +242,19 @@ def _signal_name(number: int) -> str:
         return f"SIGRTMIN+{number - signal.SIGRTMIN}" if number > signal.SIGRTMIN else f"SIG{number}"
 
 
-def exited_refusal(state: ProcessState, written: int) -> Refusal:
-    """Return what a writer to an ended process is told: how it ended, and how much had been taken."""
+def exited_refusal(state: ProcessState, written: int | None) -> Refusal:
+    """Return what who acts on an ended process is told: how it ended, and how much had been taken before."""
     how = state.signal or (f"exit code {state.exit_code}" if state.exit_code is not None else "its end is not known")
+    details = {
+        "state": state.state,
+        "exit_code": state.exit_code,
+        "signal": state.signal,
+        "termination": state.termination,
+    }
+    taken = "nothing was changed" if written is None else f"{written} bytes were written before"
     return Refusal(
         "PROCESS_EXITED",
-        f"The process has ended ({how}); {written} bytes were written before.",
-        details={
-            "state": state.state,
-            "exit_code": state.exit_code,
-            "signal": state.signal,
-            "termination": state.termination,
-            "bytes_written": written,
-        },
+        f"The process has ended ({how}); {taken}.",
+        details=details if written is None else details | {"bytes_written": written},
         process_id=state.process_id,
     )

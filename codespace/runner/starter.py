@@ -16,6 +16,8 @@ from codespace.runner.keeper import Keeper
 from codespace.runner.monitor import Monitor
 from codespace.runner.pipes import Pipes
 from codespace.runner.process import Process
+from codespace.runner.spools import Spools
+from codespace.runner.terminal import Terminal
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +31,11 @@ class _Prepared:
 class Starter:
     """Starts commands for one supervisor; knows none of them afterwards."""
 
-    def __init__(self, homes: Homes, keeper: Keeper, wall_clock: Callable[[], float], umask: int | None) -> None:
+    def __init__(
+        self, homes: Homes, spools: Spools, keeper: Keeper, wall_clock: Callable[[], float], umask: int | None
+    ) -> None:
         self._homes = homes
+        self._spools = spools
         self._keeper = keeper
         self._wall_clock = wall_clock
         self._umask = _own_umask() if umask is None else umask
@@ -45,18 +50,29 @@ class Starter:
         prepared = await trio.to_thread.run_sync(
             _prepare, self._homes, workspace, request, cwd_fd, limiter=self._looking_up
         )
-        pipes = Pipes(stdin=request.stdin is not None or request.open_stdin)
+        pipes = _open(request)
         try:
-            monitor = await self._ask(request, prepared, (*pipes.theirs, cwd_fd))
+            monitor = await self._ask(request, prepared, pipes, cwd_fd)
             pipes.let_go()
-            return Process(request, monitor, pipes, self._wall_clock)
+            return Process(request, monitor, pipes, self._wall_clock, self._spools.open(request.process_id))
         except BaseException:
             pipes.close()
             raise
 
-    async def _ask(self, request: SpawnRequest, prepared: _Prepared, descriptors: tuple[int, ...]) -> Monitor:
+    async def _ask(self, request: SpawnRequest, prepared: _Prepared, pipes: Pipes | Terminal, cwd_fd: int) -> Monitor:
         """Have a monitor start the command; a second one only where the first cannot have started it."""
-        order = {"program": prepared.program, "argv": request.argv, "env": prepared.env, "umask": self._umask}
+        descriptors = (*pipes.theirs, cwd_fd)
+        order = {
+            "program": prepared.program,
+            "argv": request.argv,
+            "env": prepared.env,
+            "umask": self._umask,
+            # The one place where it is chosen who takes a terminal: a sandbox's own program must not
+            # (Ctrl-C would end it), so there it would be `lent`, and taken inside by `setsid --ctty`.
+            "terminal": "controlling" if pipes.is_terminal else "none",
+            "cgroups": [],
+            "rlimits": [],
+        }
         for _ in range(2):
             monitor = Monitor(await self._keeper.monitor())
             try:
@@ -79,8 +95,20 @@ class Starter:
         )
 
 
+def _open(request: SpawnRequest) -> Pipes | Terminal:
+    try:
+        if request.tty:
+            return Terminal(request.rows, request.cols)
+        return Pipes(stdin=request.stdin is not None or request.open_stdin)
+    except OSError as error:
+        raise Refusal(
+            "PROCESS_SPAWN_FAILED",
+            f"No {'terminal' if request.tty else 'pipe'} could be opened ({error.strerror}). Nothing was started.",
+        ) from error
+
+
 def _prepare(homes: Homes, workspace: Workspace, request: SpawnRequest, cwd_fd: int) -> _Prepared:
-    env = environment.build(workspace.env, request.env, homes.path(request.process_id))
+    env = environment.build(workspace.env, request.env, homes.path(request.process_id), terminal=request.tty)
     found = program.find(request.argv[0], env["PATH"], cwd_fd)
     try:
         homes.make(request.process_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import trio
@@ -19,10 +20,16 @@ class StdinClosed(Exception):
 
 
 class Stdin:
-    """One pipe. `first` goes before anything that is written later; then, with `only`, the end."""
+    """One pipe. `first` goes before anything that is written later; then, with `only`, the end.
+
+    Attributes:
+        descriptor: Our end, owned until it is closed.
+        last: The last byte that was taken.
+    """
 
     def __init__(self, descriptor: int, first: bytes, *, only: bool) -> None:
-        self._descriptor = descriptor
+        self.descriptor = descriptor
+        self.last = b""
         self._first = memoryview(first)
         self._only = only
         self._turn = trio.Lock()
@@ -34,10 +41,10 @@ class Stdin:
         try:
             async with self._turn:
                 await self._write_first()
+                if self._only:
+                    await self.end()
         except StdinClosed:
             return  # it did not want them all; its own business
-        if self._only:
-            self.close()
 
     async def write(self, data: bytes, *, eof: bool) -> int:
         """Write `data`, then with `eof` close; returns the bytes that were taken.
@@ -54,36 +61,47 @@ class Stdin:
                 await self._write_first()
                 while rest:
                     try:
-                        count = await self._write_some(rest)
+                        count = await self.write_some(rest)
                     except StdinClosed:
                         raise StdinClosed(written) from None
                     written, rest = written + count, rest[count:]
                 if eof:
-                    self.close()
+                    await self.end()
         return written
+
+    async def end(self) -> None:
+        """Say that nothing follows."""
+        self.close()
+        await trio.lowlevel.checkpoint()
 
     def close(self) -> None:
         """Close the pipe: the process reads its end. Waiting writers get StdinClosed."""
         if not self.closed:
             self.closed = True
-            trio.lowlevel.notify_closing(self._descriptor)
-            os.close(self._descriptor)
+            trio.lowlevel.notify_closing(self.descriptor)
+            os.close(self.descriptor)
 
     async def _write_first(self) -> None:
         while self._first:
-            self._first = self._first[await self._write_some(self._first) :]
+            self._first = self._first[await self.write_some(self._first) :]
 
-    async def _write_some(self, block: memoryview) -> int:
+    async def write_some(self, block: memoryview) -> int:
+        """Write as much as fits, at least one byte; returns how much. Raises: StdinClosed."""
         while not self.closed:
             try:
-                return os.write(self._descriptor, block)
+                count = os.write(self.descriptor, block)
             except BlockingIOError:
                 try:
-                    await trio.lowlevel.wait_writable(self._descriptor)
+                    await trio.lowlevel.wait_writable(self.descriptor)
                 except trio.ClosedResourceError:
                     break
-            except BrokenPipeError:
+            except OSError as error:
+                if error.errno not in (errno.EPIPE, errno.EIO):  # EIO: a terminal that nobody has open any more
+                    raise
                 self.close()
+            else:
+                self.last = bytes(block[count - 1 : count])
+                return count
         raise StdinClosed(0)
 
 

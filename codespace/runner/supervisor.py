@@ -20,6 +20,7 @@ from codespace.runner import environment
 from codespace.runner.homes import Homes
 from codespace.runner.keeper import Keeper
 from codespace.runner.process import Process, exited_refusal
+from codespace.runner.spools import Spools
 from codespace.runner.starter import Starter
 from codespace.runner.stdin import StdinClosed, check_size
 
@@ -31,6 +32,8 @@ class Supervisor:
         state_dir: Where private homes are made; never below a workspace root.
         wall_clock: Gives stored times, seconds since the epoch. Waits use trio's clock.
         retention_seconds: How long an ended process stays readable unless it is forgotten before.
+        spool_bytes: Most output of all processes on disk.
+        process_spool_bytes: Most output of one process on disk; 0: none.
         umask: Of commands; the daemon's own where left out.
     At the end of the block all trees get SIGTERM, a short grace, SIGKILL, under limits.STOP_END_SECONDS.
     """
@@ -41,11 +44,15 @@ class Supervisor:
         *,
         wall_clock: Callable[[], float] = time.time,
         retention_seconds: float = limits.RETENTION_SECONDS,
+        spool_bytes: int = limits.SPOOL_BYTES,
+        process_spool_bytes: int = limits.PROCESS_SPOOL_BYTES,
         umask: int | None = None,
     ) -> None:
         self._state_dir = state_dir
         self._wall_clock = wall_clock
         self._retention_seconds = retention_seconds
+        self._spool_bytes = spool_bytes
+        self._process_spool_bytes = process_spool_bytes
         self._umask = umask
         self._processes: dict[str, Process] = {}
         self._starting: set[str] = set()
@@ -64,11 +71,12 @@ class Supervisor:
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Supervisor]:
-        self._homes = await trio.to_thread.run_sync(Homes, self._state_dir)
-        self._starter = Starter(self._homes, self._keeper, self._wall_clock, self._umask)
+        self._homes, self._spools = await trio.to_thread.run_sync(self._open_folders)
+        self._starter = Starter(self._homes, self._spools, self._keeper, self._wall_clock, self._umask)
         try:
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._remove, self._homes.sweep)
+                self._nursery.start_soon(self._sweep_spools)
                 try:
                     yield self
                 finally:
@@ -85,7 +93,31 @@ class Supervisor:
             seconds = limits.KEEPER_END_SECONDS + limits.HOME_SECONDS
             with trio.CancelScope(shield=True, deadline=trio.current_time() + seconds):
                 await self._keeper.aclose()
-                await trio.to_thread.run_sync(self._homes.close, abandon_on_cancel=True)
+                await trio.to_thread.run_sync(self._close_folders, abandon_on_cancel=True)
+
+    def _open_folders(self) -> tuple[Homes, Spools]:
+        homes = Homes(self._state_dir)
+        try:
+            spools = Spools(
+                self._state_dir,
+                spool_bytes=self._spool_bytes,
+                process_spool_bytes=self._process_spool_bytes,
+                retention_seconds=self._retention_seconds,
+                wall_clock=self._wall_clock,
+            )
+        except BaseException:
+            homes.close()
+            raise
+        return homes, spools
+
+    def _close_folders(self) -> None:
+        self._spools.close()
+        self._homes.close()
+
+    async def _sweep_spools(self) -> None:
+        while True:
+            await self._remove(self._spools.sweep)
+            await trio.sleep(limits.SPOOL_SWEEP_SECONDS)
 
     async def _end_all(self) -> None:
         processes = list(self._processes.values())
@@ -123,12 +155,6 @@ class Supervisor:
     def _admit(self, request: SpawnRequest) -> None:
         if self._stopping:
             raise Refusal("SHUTTING_DOWN", "The daemon is stopping. Nothing was started.")
-        if request.tty:
-            raise Refusal(
-                "INVALID_ARGUMENT",
-                "`tty` is not available yet: commands run on pipes. Nothing was started.",
-                next_step="Call again without `tty`.",
-            )
         if request.process_id in self._processes or request.process_id in self._starting:
             raise Refusal("INTERNAL", "This process id is in use. Nothing was started.")
         environment.check_argv(request.argv)
@@ -149,10 +175,11 @@ class Supervisor:
             raise Refusal("SHUTTING_DOWN", "The daemon is stopping. The command was ended at once.")
         self._processes[request.process_id] = process
         self._nursery.start_soon(self._drive, process, request.process_id)
-        return Spawned(started_at=process.started_at, sandbox="none", network="none")
+        return Spawned(started_at=process.started_at, sandbox="none", network="none", spool=process.spool_folder)
 
     async def _drive(self, process: Process, process_id: str) -> None:
         await process.run()
+        self._spools.end(process_id)
         # Shields the removal of what no one will look at again; it goes on in its thread at the deadline.
         with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.HOME_SECONDS):
             await self._remove(self._homes.remove, process_id)
@@ -185,9 +212,8 @@ class Supervisor:
     ) -> Chunk:
         """Return output from byte `cursor` on; empty if there is none yet. See output.Output.read."""
         process = self._find(process_id)
-        await trio.lowlevel.checkpoint()
         limit = min(max(1, limit_bytes), limits.OUTPUT_CHUNK_BYTES)
-        piece = process.output.read(cursor, stream=stream, limit_bytes=limit, encoding=encoding)
+        piece = await process.output.read(cursor, stream=stream, limit_bytes=limit, encoding=encoding)
         return Chunk(
             piece.text,
             piece.encoding,
@@ -196,6 +222,7 @@ class Supervisor:
             piece.retained_from,
             piece.output_lost,
             process.state(),
+            piece.retained_head,
         )
 
     async def wait_output(self, process_id: str, *, cursor: int, stream: Stream) -> None:
@@ -224,7 +251,7 @@ class Supervisor:
             raise Refusal(
                 "INVALID_ARGUMENT",
                 "The stdin of this process is /dev/null. Nothing was written.",
-                next_step="Start it again with `open_stdin` (or `stdin`) to send it input.",
+                next_step="Start it again with `open_stdin` (or `stdin`, or `tty`) to send it input.",
             )
         try:
             return await process.stdin.write(data, eof=eof)
@@ -242,14 +269,13 @@ class Supervisor:
         )
 
     async def resize(self, process_id: str, rows: int, cols: int) -> None:
-        """Refuse: no process has a terminal yet. Raises: Refusal PROCESS_NOT_FOUND, INVALID_ARGUMENT."""
-        self._find(process_id)
+        """Give its terminal another size, 1 to limits.TERMINAL_SIDE_MAXIMUM each way.
+
+        Raises: Refusal PROCESS_NOT_FOUND, PROCESS_EXITED, INVALID_ARGUMENT where it has no terminal.
+        """
+        process = self._find(process_id)
         await trio.lowlevel.checkpoint()
-        raise Refusal(
-            "INVALID_ARGUMENT",
-            f"This process has no terminal, so it cannot be resized to {rows}x{cols}. Nothing was changed.",
-            next_step="Go on without resizing; commands run on pipes.",
-        )
+        process.resize(rows, cols)
 
     async def terminate(self, process_id: str, grace_seconds: float) -> ProcessState:
         """End the whole tree: SIGTERM, `grace_seconds`, SIGKILL; returns once it is gone.
@@ -272,10 +298,11 @@ class Supervisor:
         return process.state()
 
     def forget(self, process_id: str) -> None:
-        """Drop an ended process and its output; a live or unknown one is left as it is."""
+        """Drop an ended process and its output, also on disk; a live or unknown one is left as it is."""
         process = self._processes.get(process_id)
         if process is not None and process.ended.is_set():
             del self._processes[process_id]
+            self._nursery.start_soon(self._remove, self._spools.remove, process_id)
 
     def _find(self, process_id: str) -> Process:
         self._drop_old()
@@ -294,7 +321,7 @@ class Supervisor:
         oldest = trio.current_time() - self._retention_seconds
         for position, (process_id, process) in enumerate(ended):
             if position < too_many or process.ended_time < oldest:
-                del self._processes[process_id]
+                del self._processes[process_id]  # its spool stays for its retention: `spools` sees to it
 
 
 def _age(item: tuple[str, Process]) -> float:

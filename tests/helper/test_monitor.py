@@ -155,6 +155,7 @@ class Keeper:
         null = os.open(os.devnull, os.O_RDONLY)
         directory = os.open(folder, os.O_PATH)
         order = {"program": argv[0], "argv": argv, "env": dict(env or {}), "umask": 0o027}
+        order |= {"terminal": "none", "cgroups": [], "rlimits": []}
         try:
             data = json.dumps(order).encode() + b"\n"
             sent = socket.send_fds(line.control, [data], [null, writing, writing, directory])

@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from codespace.contract import Encoding, Stream
-from codespace.runner.output import Output, Piece, Ring
+from codespace.runner.output import Output, Ring
+from codespace.runner.pieces import Piece
 
 CAPACITY = 64
 streams = st.sampled_from(get_args(Stream))
@@ -28,6 +29,11 @@ blocks = st.one_of(
     st.sampled_from([b"\xe2", b"\x82", b"\xac", b"\xf0\x9f", b"\x98\x80", "€😀".encode()]),
     st.integers(8_000, 9_000).map(bytes),  # kept by reference, not gathered
 )
+
+
+def read(output: Output, cursor: int, *, stream: Stream, limit_bytes: int, encoding: Encoding) -> Piece:
+    """Read outside of a loop, as everything here is in memory."""
+    return trio.run(lambda: output.read(cursor, stream=stream, limit_bytes=limit_bytes, encoding=encoding))
 
 
 def content(piece: Piece) -> bytes:
@@ -71,7 +77,7 @@ class Cursors(RuleBasedStateMachine):
 
     def read(self, stream: Stream, cursor: int, encoding: Encoding, limit: int) -> Piece:
         whole = self.written[stream]
-        piece = self.output.read(cursor, stream=stream, limit_bytes=limit, encoding=encoding)
+        piece = read(self.output, cursor, stream=stream, limit_bytes=limit, encoding=encoding)
         block = content(piece)
         start = piece.cursor - len(block)
         retained = max(0, len(whole) - CAPACITY)
@@ -110,7 +116,7 @@ def test_text_cut_anywhere_comes_back_as_the_same_text(text: str, cuts: list[int
     output, cursor, got = Output(), 0, ""
     for first, last in itertools.pairwise(edges):
         output.append("stdout", whole[first:last])
-        while (piece := output.read(cursor, stream="combined", limit_bytes=limit, encoding="text")).cursor > cursor:
+        while (piece := read(output, cursor, stream="combined", limit_bytes=limit, encoding="text")).cursor > cursor:
             assert piece.encoding == "text"
             cursor, got = piece.cursor, got + piece.text
     assert got == text
@@ -119,17 +125,17 @@ def test_text_cut_anywhere_comes_back_as_the_same_text(text: str, cuts: list[int
 def test_bytes_that_are_no_text_come_as_base64_and_say_so() -> None:
     output = Output()
     output.append("stdout", b"\x89PNG\xff")
-    piece = output.read(0, stream="stdout", limit_bytes=100, encoding="text")
+    piece = read(output, 0, stream="stdout", limit_bytes=100, encoding="text")
     assert (piece.encoding, content(piece), piece.cursor) == ("base64", b"\x89PNG\xff", 5)
 
 
 def test_half_a_character_is_held_back_until_its_rest_comes() -> None:
     output = Output()
     output.append("stdout", b"caf\xc3")
-    assert output.read(0, stream="stdout", limit_bytes=100, encoding="text").text == "caf"
-    assert output.read(3, stream="stdout", limit_bytes=100, encoding="text").text == ""
+    assert read(output, 0, stream="stdout", limit_bytes=100, encoding="text").text == "caf"
+    assert read(output, 3, stream="stdout", limit_bytes=100, encoding="text").text == ""
     output.append("stdout", b"\xa9")
-    assert output.read(3, stream="stdout", limit_bytes=100, encoding="text").text == "é"
+    assert read(output, 3, stream="stdout", limit_bytes=100, encoding="text").text == "é"
 
 
 def test_half_a_character_at_the_end_comes_as_base64_behind_the_text() -> None:
@@ -137,16 +143,16 @@ def test_half_a_character_at_the_end_comes_as_base64_behind_the_text() -> None:
     output.append("stdout", b"caf\xc3")
     for stream in ("stdout", "stderr"):
         output.close(stream)
-    piece = output.read(0, stream="combined", limit_bytes=100, encoding="text")
+    piece = read(output, 0, stream="combined", limit_bytes=100, encoding="text")
     assert (piece.text, piece.eof) == ("caf", False)
-    piece = output.read(piece.cursor, stream="combined", limit_bytes=100, encoding="text")
+    piece = read(output, piece.cursor, stream="combined", limit_bytes=100, encoding="text")
     assert (piece.encoding, content(piece), piece.eof) == ("base64", b"\xc3", True)
 
 
 def test_after_a_loss_text_goes_on_at_a_whole_character_and_the_rest_counts_as_lost() -> None:
     output = Output(4)
     output.append("stdout", "€€".encode())
-    piece = output.read(0, stream="stdout", limit_bytes=100, encoding="text")
+    piece = read(output, 0, stream="stdout", limit_bytes=100, encoding="text")
     assert (piece.text, piece.retained_from, piece.output_lost) == ("€", 2, 3)
 
 
@@ -154,7 +160,7 @@ def test_a_flood_on_stdout_leaves_stderr_where_it_was() -> None:
     output = Output(CAPACITY)
     output.append("stderr", b"the reason")
     output.append("stdout", bytes(100 * CAPACITY))
-    assert output.read(0, stream="stderr", limit_bytes=100, encoding="text").text == "the reason"
+    assert read(output, 0, stream="stderr", limit_bytes=100, encoding="text").text == "the reason"
 
 
 @pytest.mark.parametrize("block", [b"x", b"y" * 100, b"z" * 30_000], ids=len)
@@ -220,4 +226,4 @@ async def test_a_cancelled_waiter_consumes_nothing_and_stops_nobody() -> None:
             await output.wait(0, stream="stdout")
         assert scope.cancelled_caught
         output.append("stdout", b"all of it")
-    assert output.read(0, stream="stdout", limit_bytes=100, encoding="text").text == "all of it"
+    assert (await output.read(0, stream="stdout", limit_bytes=100, encoding="text")).text == "all of it"

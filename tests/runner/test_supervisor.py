@@ -8,89 +8,26 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
 from codespace import limits
-from codespace.contract import Chunk, ProcessState, SpawnRequest, Stream, Workspace
-from codespace.errors import Refusal
 from codespace.runner import environment
-from codespace.runner.supervisor import Supervisor
 from codespace.testing import processes
 
-DEADLINE_SECONDS = 20.0
-# Nothing here takes a second; a hang must fail and not stall the run.
+from .supervised import DEADLINE_SECONDS, Bench, open_bench, refused
+
 STUBBORN = "trap '' TERM; echo $$; while :; do sleep 600; done"
-
-
-class Bench:
-    """A supervisor, one workspace folder, and short words for the verbs."""
-
-    def __init__(self, supervisor: Supervisor, folder: Path, descriptor: int) -> None:
-        self.supervisor = supervisor
-        self.folder = folder
-        self.workspace = Workspace("w", str(folder))
-        self._descriptor = descriptor
-        self._count = 0
-
-    async def spawn(self, *argv: str, env: Mapping[str, str] | None = None, **how: Any) -> str:
-        self._count += 1
-        seconds = how.pop("timeout_seconds", 60.0)
-        request = SpawnRequest(f"proc-{self._count}", argv, ".", env or {}, seconds, **how)
-        await self.supervisor.spawn(self.workspace, request, self._descriptor)
-        return request.process_id
-
-    async def read(self, process_id: str, cursor: int = 0, stream: Stream = "combined") -> Chunk:
-        return await self.supervisor.output(
-            process_id, cursor=cursor, stream=stream, limit_bytes=65_536, encoding="text"
-        )
-
-    async def run(self, *argv: str, **how: Any) -> tuple[ProcessState, str]:
-        """Run a command to its end; returns its final state and its output."""
-        process_id = await self.spawn(*argv, **how)
-        state = await self.supervisor.wait_exit(process_id)
-        return state, (await self.read(process_id)).text
-
-    async def wait_text(self, process_id: str, text: str) -> str:
-        """Return the output once `text` is in it."""
-        while text not in (chunk := await self.read(process_id)).text:
-            await self.supervisor.wait_output(process_id, cursor=chunk.cursor, stream="combined")
-        return chunk.text
-
-    async def first_pid(self, process_id: str) -> int:
-        return int((await self.wait_text(process_id, "\n")).split()[0])
-
-
-@asynccontextmanager
-async def open_bench(tmp_path: Path, **how: Any) -> AsyncIterator[Bench]:
-    folder = tmp_path / "root"
-    folder.mkdir(exist_ok=True)
-    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
-    try:
-        with trio.fail_after(DEADLINE_SECONDS):
-            async with Supervisor(str(tmp_path / "state"), **how) as supervisor:
-                yield Bench(supervisor, folder, descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     async with open_bench(tmp_path) as bench:
         yield bench
-
-
-async def refused(code: str, call: Any) -> Refusal:
-    with pytest.raises(Refusal) as caught:
-        await call
-    assert caught.value.code == code, caught.value
-    return caught.value
 
 
 def keeper_pid() -> int:
@@ -212,12 +149,6 @@ async def test_a_program_that_the_system_refuses_starts_nothing_and_says_why(
 async def test_an_unknown_program_starts_nothing(bench: Bench) -> None:
     failed = await refused("PROCESS_SPAWN_FAILED", bench.spawn("no-such-program"))
     assert environment.PATH in failed.message
-
-
-async def test_a_terminal_is_refused_for_now(bench: Bench) -> None:
-    await refused("INVALID_ARGUMENT", bench.spawn("true", tty=True))
-    process_id = await bench.spawn("true")
-    await refused("INVALID_ARGUMENT", bench.supervisor.resize(process_id, 24, 80))
 
 
 async def test_a_refused_variable_starts_nothing(bench: Bench) -> None:

@@ -1,0 +1,97 @@
+"""What of a process's output lies on disk, and reading it: by its own daemon, or by any other.
+
+A spool is a folder of numbered segments. Where a middle was lost, numbers are missing: each row of
+consecutive numbers is one run of output without a hole.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from codespace.runner.segment import Offsets, mapped
+
+SUFFIX: Final = ".spool"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One segment."""
+
+    path: str
+    starts: Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Segments that follow each other without a hole."""
+
+    parts: tuple[Part, ...]
+    ends: Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """All runs, at one moment."""
+
+    runs: tuple[Run, ...] = ()
+
+    def ranges(self, index: int) -> list[tuple[int, int]]:
+        """Return the offsets of one stream that are there, as ascending (first, behind the last)."""
+        found = ((run.parts[0].starts[index], run.ends[index]) for run in self.runs)
+        return [(start, stop) for start, stop in found if stop > start]
+
+    def read(self, index: int, offset: int, limit_bytes: int) -> bytes:
+        """Return up to `limit_bytes` from `offset` on; fewer where a run ends, none where a segment is gone."""
+        for run in self.runs:
+            if run.parts[0].starts[index] <= offset < run.ends[index]:
+                return _read(run.parts, index, offset, min(limit_bytes, run.ends[index] - offset))
+        return b""
+
+
+def _read(parts: Sequence[Part], index: int, offset: int, limit_bytes: int) -> bytes:
+    found = b""
+    first = bisect_right(parts, offset, key=lambda part: part.starts[index]) - 1
+    for part in parts[max(0, first) :]:
+        if len(found) >= limit_bytes:
+            break
+        try:
+            with mapped(part.path) as segment:
+                block = segment.read(index, offset + len(found), limit_bytes - len(found))
+        except (OSError, ValueError):
+            break  # it was given up meanwhile
+        found += block
+    return found
+
+
+def segment_path(folder: str, number: int) -> str:
+    """Return where segment `number` of a spool lies."""
+    return os.path.join(folder, f"{number:08d}{SUFFIX}")
+
+
+def look(folder: str) -> Kept:
+    """Return what a spool holds now, whoever writes it; nothing where there is none."""
+    try:
+        numbers = sorted(
+            int(name.removesuffix(SUFFIX)) for name in os.listdir(folder) if name.removesuffix(SUFFIX).isdecimal()
+        )
+    except OSError:
+        return Kept()
+    runs: list[Run] = []
+    begun: list[Part] = []
+    for position, number in enumerate(numbers):
+        path = segment_path(folder, number)
+        is_last = position + 1 == len(numbers) or numbers[position + 1] != number + 1
+        try:
+            with mapped(path) as segment:
+                begun.append(Part(path, segment.starts))
+                ends = segment.ends() if is_last else segment.starts
+        except (OSError, ValueError):
+            ends, is_last = begun[-1].starts if begun else (0, 0, 0), True
+        if is_last and begun:
+            runs.append(Run(tuple(begun), ends))
+            begun = []
+    return Kept(tuple(runs))
