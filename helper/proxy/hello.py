@@ -78,7 +78,7 @@ def read(data: bytes) -> Hello | None:
         if not 0 < length <= _RECORD_BYTES:
             raise BadHello("A record has no possible length.")
         message += data[at + 5 : at + 5 + length]
-        if message[0] != _CLIENT_HELLO:
+        if message and message[0] != _CLIENT_HELLO:
             raise BadHello("It is not the first message of a client.")
         if len(message) >= 4 and len(message) >= 4 + (whole := int.from_bytes(message[1:4], "big")):
             return _parse(bytes(message[4 : 4 + whole]))

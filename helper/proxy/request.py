@@ -120,6 +120,8 @@ def _where(method: bytes, raw: bytes, within: Target | None) -> tuple[Target, by
             if within is not None:
                 raise bad_request("There is a tunnel already.")
             return parse(text), b""
+        if "#" in text:
+            raise bad_request("The target holds a fragment.")
         if within is not None and text.startswith("/"):
             return within, raw
         scheme, separator, rest = text.partition("://")
@@ -129,8 +131,8 @@ def _where(method: bytes, raw: bytes, within: Target | None) -> tuple[Target, by
         target = parse(authority, 80)
     except BadTarget as error:
         raise bad_request(f"The target is not valid. {error}") from error
-    if path.startswith("\\") or "#" in path:
-        raise bad_request("The target holds a backslash or a fragment.")
+    if path.startswith("\\"):
+        raise bad_request("A backslash ends the host.")
     if within is not None and target != within:
         raise bad_request("The target is not that of the tunnel.")
     return target, (path if path.startswith("/") else f"/{path}").encode()
