@@ -14,8 +14,8 @@ from codespace import limits
 from codespace.beneath import Root
 from codespace.contract import Workspace
 from codespace.errors import Refusal
-from codespace.sandbox import limits as cgroups
 from codespace.sandbox import git, plan, probe, report, scan, seccomp
+from codespace.sandbox import limits as cgroups
 from codespace.sandbox.plan import Plan, Planted
 from codespace.sandbox.probe import Rung, Standing
 from codespace.sandbox.scan import Inventory

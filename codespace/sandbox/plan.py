@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -253,7 +254,7 @@ class Planted:
     """It lies where the host's next look runs it: at the root, or where git expects a submodule."""
 
 
-def planted(before: Inventory, after: Inventory, submodules: Set[str]) -> list[Planted]:
+def planted(before: Inventory, after: Inventory, submodules: AbstractSet[str]) -> list[Planted]:
     """Return what is there after a run and was not before; the loud first.
 
     Args:

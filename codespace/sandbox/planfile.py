@@ -1,0 +1,162 @@
+"""A plan as a file: written by `prepare`, run once by `run --plan`, and believed only where it can be.
+
+The file is its owner's alone, is no link, is young, and is gone before the run begins: whoever could
+put another in its place, or show the same one twice, could choose what runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import stat
+import time
+from dataclasses import asdict
+from typing import Any, Final, get_args
+
+from codespace import limits
+from codespace.sandbox.plan import Kind, Mount, Plan, Quota
+from codespace.sandbox.system import Masks
+
+PROTOCOL: Final = 1
+_KINDS: Final = get_args(Kind)
+_NAMES: Final = frozenset(Plan.__slots__)
+
+
+class BadPlan(Exception):
+    """The file is not a plan that may be run; nothing was run. The text says why."""
+
+
+def write(path: str, plan: Plan, bubblewrap: str) -> None:
+    """Write a plan to a new file that only its owner can read. Raises: OSError."""
+    text = json.dumps({"protocol": PROTOCOL, "written_at": time.time(), "bubblewrap": bubblewrap, "plan": asdict(plan)})
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def take(path: str) -> tuple[Plan, str]:
+    """Return the plan and the bubblewrap to run it with; the file is removed, so it can be taken once only.
+
+    Raises: BadPlan.
+    """
+    if not posixpath.isabs(path):
+        raise BadPlan("its path is not absolute")
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise BadPlan(f"it cannot be opened ({error.strerror})") from error
+    with open(descriptor, "rb", buffering=0) as file:
+        status = os.fstat(descriptor)
+        _check_file(status)
+        try:
+            data = file.read(limits.SANDBOX_PLAN_BYTES + 1) or b""
+            os.unlink(path)
+        except OSError as error:
+            raise BadPlan(f"it cannot be read and removed ({error.strerror})") from error
+    if len(data) > limits.SANDBOX_PLAN_BYTES:
+        raise BadPlan("it is too large")
+    try:
+        return _read(json.loads(data))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise BadPlan(f"it is not what `prepare` writes ({type(error).__name__}: {error})") from error
+
+
+def _check_file(status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise BadPlan("it is not a regular file")
+    if status.st_uid != os.geteuid():
+        raise BadPlan("it belongs to another account")
+    if status.st_mode & 0o077:
+        raise BadPlan("others may read or write it; its mode must be 0600")
+    if status.st_nlink != 1:
+        raise BadPlan("it has another name")
+
+
+def _read(document: Any) -> tuple[Plan, str]:
+    if document["protocol"] != PROTOCOL:
+        raise BadPlan(f"its protocol is {document['protocol']!r}; this program speaks {PROTOCOL}")
+    age = time.time() - float(document["written_at"])
+    if not 0 <= age <= limits.SANDBOX_PLAN_SECONDS:
+        raise BadPlan(f"it is older than {limits.SANDBOX_PLAN_SECONDS:g} s, or from the future")
+    return plan_from(document["plan"]), _absolute(document["bubblewrap"])
+
+
+def plan_from(fields: Any) -> Plan:
+    """Return the plan that `asdict` took apart, each value checked. Raises: ValueError, KeyError, TypeError."""
+    if set(fields) != _NAMES:
+        raise ValueError(f"fields {sorted(set(fields) ^ _NAMES)}")
+    identity = fields["identity"]
+    return Plan(
+        root=_absolute(fields["root"]),
+        cwd=_absolute(fields["cwd"]),
+        command=_command(fields["command"]),
+        env={_text(name): _text(value) for name, value in dict(fields["env"]).items()},
+        mounts=tuple(Mount(_choice(mount["kind"], _KINDS), _absolute(mount["path"])) for mount in fields["mounts"]),
+        readable=_paths(fields["readable"]),
+        writable=_paths(fields["writable"]),
+        etc=Masks(_paths(fields["etc"]["directories"]), _paths(fields["etc"]["files"])),
+        quota=_quota(fields["quota"]),
+        network=_choice(fields["network"], ("restricted", "enabled")),
+        tty=_flag(fields["tty"]),
+        identity=None if identity is None else (_whole(identity[0]), _whole(identity[1])),
+        notes=tuple(_text(note) for note in fields["notes"]),
+    )
+
+
+def _command(value: Any) -> tuple[str, ...]:
+    command = tuple(_text(item) for item in value) if isinstance(value, list) else ()
+    if not command or not command[0]:
+        raise ValueError("the command is empty")
+    for item in command:
+        item.encode()  # UnicodeEncodeError, which is a ValueError: half a character is not an argument
+    return command
+
+
+def _quota(fields: Any) -> Quota:
+    most = {name: fields[name] for name in Quota.__slots__}
+    for name, value in most.items():
+        if value is None and name != "tmp_bytes":
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
+            raise ValueError(f"{name} is {value!r}")
+        if name != "cpu_seconds":
+            _whole(value)
+    return Quota(**most)
+
+
+def _paths(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise TypeError("paths are a list")
+    return tuple(_absolute(path) for path in value)
+
+
+def _absolute(value: Any) -> str:
+    path = _text(value)
+    if not posixpath.isabs(path) or posixpath.normpath(path) != path:
+        raise ValueError(f"{path!r} is not a plain absolute path")
+    return path
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or "\0" in value:
+        raise ValueError(f"{value!r} is not a text without NUL")
+    return value
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r} is not a whole number")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r} is not true or false")
+    return value
+
+
+def _choice(value: Any, choices: Any) -> Any:
+    if value not in choices:
+        raise ValueError(f"{value!r} is none of {choices}")
+    return value
