@@ -426,6 +426,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         (
             FILES + "test_both_eras_of_the_protocol_mean_the_same",
             FILES + "test_the_tools_tell_the_truth_about_themselves",
+            "tests/acceptance/test_both_doors.py::test_a_command_started_over_stdio_is_read_and_ended_over_http",
             "tests/http/test_http.py::test_the_official_client_works_in_every_era_and_hears_progress",
             "tests/stdio/test_stdio.py::test_the_official_client_works_in_every_era_and_hears_progress",
         ),
