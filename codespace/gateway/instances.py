@@ -96,11 +96,17 @@ def _lock_new(path: str) -> int:
 
 
 def _held(path: str) -> bool:
-    """Return whether some process holds the lock of `path`. A missing file is held by nobody."""
+    """Return whether some process holds the lock of `path`. A missing file is held by nobody.
+
+    A file that cannot be looked at (no descriptor left, no permission) counts as held: settling the work
+    of a daemon that lives would undo what it does.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
+    except FileNotFoundError:
         return False
+    except OSError:
+        return True
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
