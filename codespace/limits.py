@@ -97,6 +97,14 @@ PLANS_HELD_BYTES: Final = 256 * 1_048_576
 # And their contents together, the latest plan aside.
 DIFF_BYTES: Final = 65_536
 # Most of a diff in a result: about 16,000 tokens.
+DIFF_WHOLE_BYTES: Final = 32 * 1_048_576
+# Most of a diff that is kept for people who decide; one that is larger nobody reads.
+DIFF_PAGE_BYTES: Final = 65_536
+# One page of it.
+HELPER_DESCRIPTORS: Final = 1024
+# Most open files of a patch helper; a patch holds some 70 at once.
+HELPER_MEMORY_BYTES: Final = 6 * 1_073_741_824
+# Most address space: twice the trees of a plan with their lines, and the plans that are held.
 PLACE_SECONDS: Final = 10.0
 # Longest placing of chunks; ends well inside PLAN_SECONDS, so that the helper answers and lives.
 PLAN_SECONDS: Final = 20.0
@@ -136,6 +144,8 @@ DIFF_EFFORT: Final = 200_000
 
 TIDY_SECONDS: Final = 32.0
 # For a whole `finish` behind a patch, its helper's deadline included; it takes a few unlinks.
+TIDY_TRIES: Final = 5
+# How often that is tried again, a second apart: a helper that dies each time will not do it the sixth time.
 
 # --- processes ---
 TIMEOUT_SECONDS: Final = 600.0
@@ -175,11 +185,17 @@ PIPE_READ_BYTES: Final = 65_536
 PIPE_READS: Final = 4
 # Reads in a row before others have their turn.
 SPOOL_SEGMENTS: Final = 16
-# Files that one spool is at most, half of them for the head: a tail is lost in steps of a sixteenth of the limit.
+# Files that one spool is at most: a tail is lost in steps of a sixteenth of the limit.
+SPOOL_HEAD_SEGMENTS: Final = 4
+# Of those, for the head: how it began is told in fewer words than how it ended.
 SPOOL_LEAST_BYTES: Final = 4_096
 # A smaller limit of a spool means none: it would be headers.
-SPOOL_PENDING_BYTES: Final = 2 * 1_048_576
-# Output that waits in memory to be written to the spool; at this the process waits, as it would for a full pipe.
+SPOOL_PENDING_BYTES: Final = 8 * 1_048_576
+# Output that waits in memory to be written to the head of a spool; at this the process waits, as for a full pipe.
+SPOOL_FLOOD_BYTES: Final = 1_048_576
+# Behind the head: over this the older half of what waits is dropped. Small, so that it stays in the processor's cache.
+SPOOL_CALM_SECONDS: Final = 0.1
+# How long a flood must have calmed before its output is written again.
 SPOOL_STALL_SECONDS: Final = 5.0
 # Longest write to a spool; a disk that takes longer hangs, and must not hold up the process.
 SPOOL_THREADS: Final = 4

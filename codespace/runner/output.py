@@ -15,8 +15,9 @@ import trio
 
 from codespace import limits
 from codespace.contract import Encoding, Stream
+from codespace.runner.backlog import Backlog
 from codespace.runner.pieces import CHARACTER_BYTES, Piece, characters, cut, limit_of, span
-from codespace.runner.segment import INDEX, START, Offsets
+from codespace.runner.segment import INDEX, Offsets
 from codespace.runner.spool import Block, Spool
 
 _BLOCK_BYTES: Final = 8_192
@@ -90,12 +91,13 @@ class Output:
     def __init__(self, capacity_bytes: int = limits.OUTPUT_RING_BYTES, spool: Spool | None = None) -> None:
         self.spool = spool
         self._rings: Mapping[Stream, Ring] = {stream: Ring(capacity_bytes) for stream in INDEX}
-        self._news = trio.lowlevel.ParkingLot()
-        self._pending: list[Block] = []
-        self._pending_bytes = 0
-        self._spooling = spool is not None
-        if spool is not None:
-            self._mark(START)
+        self._news = trio.lowlevel.ParkingLot()  # readers; woken by every write
+        self._work = trio.lowlevel.ParkingLot()  # the spool; woken by the first write after it had all
+        self._room = trio.lowlevel.ParkingLot()  # the writer
+        self._ends = trio.lowlevel.ParkingLot()  # who waits for the end
+        self._backlog = None if spool is None else Backlog()
+        if self._backlog is not None:
+            self._mark(self._backlog.starts)
 
     @property
     def totals(self) -> dict[str, int]:
@@ -104,8 +106,8 @@ class Output:
 
     def append(self, stream: Stream, block: bytes) -> None:
         """Add what arrived on `stdout` or `stderr`."""
-        if self._spooling:
-            self._wait_for_spool(INDEX[stream], block)
+        if self._backlog is not None and self.spool is not None:
+            self._add_to_backlog(self._backlog, self.spool, INDEX[stream], block)
         for ring in (self._rings[stream], self._rings["combined"]):
             ring.append(block)
         self._news.unpark_all()
@@ -114,7 +116,8 @@ class Output:
         """Say that nothing will follow on `stdout` or `stderr`; with both, `combined` ends too."""
         self._rings[stream].closed = True
         self._rings["combined"].closed = self._rings["stdout"].closed and self._rings["stderr"].closed
-        self._news.unpark_all()
+        for waiting in (self._news, self._work, self._ends):
+            waiting.unpark_all()
 
     def is_closed(self, stream: Stream) -> bool:
         """Return whether nothing will follow on `stream`."""
@@ -123,45 +126,52 @@ class Output:
     async def wait_closed(self) -> None:
         """Return once both streams have ended."""
         while not self.is_closed("combined"):
-            await self._news.park()
+            await self._ends.park()
 
     # --- the spool ---
 
-    def _wait_for_spool(self, index: int, block: bytes) -> None:
-        last_index, last = self._pending[-1] if self._pending else (0, b"")
-        if last_index == index and isinstance(last, bytearray) and len(last) + len(block) <= limits.PIPE_READ_BYTES:
-            last += block
-        else:
-            self._pending.append((index, bytearray(block) if len(block) < _BLOCK_BYTES else block))
-        self._pending_bytes += len(block)
+    def _add_to_backlog(self, backlog: Backlog, spool: Spool, index: int, block: bytes) -> None:
+        starts = backlog.starts
+        if not backlog.size_bytes:
+            self._work.unpark_all()
+        backlog.add(index, block, may_drop=spool.is_past_head)
+        if backlog.starts is not starts:
+            self._mark(backlog.starts)
 
     async def wait_pending(self) -> bool:
         """Return once something waits for the spool; False once nothing does and nothing will."""
-        while not self._pending and not self.is_closed("combined"):
-            await self._news.park()
-        return bool(self._pending)
+        while (backlog := self._backlog) is not None:
+            if backlog.dropped and not self.is_closed("combined"):
+                backlog.dropped = False  # a flood: nothing is written before it calms, as nothing of it would stay
+                with trio.move_on_after(limits.SPOOL_CALM_SECONDS):
+                    await self.wait_closed()
+            elif backlog.size_bytes or self.is_closed("combined"):
+                return backlog.size_bytes > 0
+            else:
+                await self._work.park()
+        return False
 
     async def wait_room(self) -> None:
         """Return once not too much waits for the spool, so that a flood stays on its side of the pipe."""
-        while self._pending_bytes > limits.SPOOL_PENDING_BYTES:
-            await self._news.park()
+        while self._backlog is not None and self._backlog.is_full:
+            await self._room.park()
 
-    def take(self) -> list[Block]:
-        """Return what waits; it stays readable until `spooled` says that the spool has it."""
-        taken, self._pending, self._pending_bytes = self._pending, [], 0
-        return taken
+    def take(self) -> tuple[Offsets, list[Block]]:
+        """Return what waits, and where it starts; it stays readable until `spooled` says that the spool has it."""
+        assert self._backlog is not None
+        return self._backlog.take()
 
     def spooled(self, written: Offsets) -> None:
         """Say how far the spool has come."""
         self._mark(written)
-        self._news.unpark_all()
+        self._room.unpark_all()
 
     def stop_spooling(self) -> None:
         """Wait for the spool no more: from now on only the last bytes are kept."""
-        self._spooling = False
-        self._pending, self._pending_bytes = [], 0
+        self._backlog = None
         self._mark((None, None, None))
-        self._news.unpark_all()
+        self._work.unpark_all()
+        self._room.unpark_all()
 
     def _mark(self, written: Offsets | tuple[None, None, None]) -> None:
         for stream, ring in self._rings.items():

@@ -1,6 +1,6 @@
 """The spool of one process: its output on disk, within a limit; a lost middle leaves head and tail.
 
-The first half of the limit keeps the head. Behind it the oldest segment of the rest makes room for the
+The first quarter of the limit keeps the head. Behind it the oldest segment of the rest makes room for the
 next one. It blocks: one thread at a time calls `write`. A spool that fails keeps what it has, says
 why, and takes no more; the process goes on with what is in memory.
 """
@@ -67,12 +67,22 @@ class Spool:
         """How far output was written."""
         return self._ends
 
-    def write(self, blocks: Sequence[Block]) -> bool:
-        """Append `blocks`; returns False where they were not all kept, and then says why in `failure`."""
+    @property
+    def is_past_head(self) -> bool:
+        """Whether the head is full: what is written from now on may be given up again."""
+        return bool(self._tail)
+
+    def write(self, starts: Offsets, blocks: Sequence[Block]) -> bool:
+        """Append `blocks`, which begin at `starts`; what lies between the tail and them is lost, and the tail too.
+
+        Returns: False where they were not all kept; `failure` says why.
+        """
         with self._busy:
             if self._closed or self.failure is not None:
                 return False
             try:
+                if starts != self._ends:
+                    self._skip(starts)
                 self._append(blocks)
             except OSError as error:
                 self._fail(error)
@@ -127,7 +137,7 @@ class Spool:
             self._descriptor = None
         if not self._next:
             os.mkdir(self.folder, 0o700)
-        if len(self._tail) >= limits.SPOOL_SEGMENTS // 2:
+        if len(self._tail) >= limits.SPOOL_SEGMENTS - limits.SPOOL_HEAD_SEGMENTS:
             self._drop_oldest()
         path = segment_path(self.folder, self._next)
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -138,7 +148,17 @@ class Spool:
         if os.write(self._descriptor, header(self._ends)) < HEADER_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._used = HEADER_BYTES
-        (self._head if len(self._head) < limits.SPOOL_SEGMENTS // 2 else self._tail).append(Part(path, self._ends))
+        is_head = len(self._head) < limits.SPOOL_HEAD_SEGMENTS and self._head_ends is None
+        (self._head if is_head else self._tail).append(Part(path, self._ends))
+
+    def _skip(self, starts: Offsets) -> None:
+        """Leave a hole: of what is kept, only the head stays."""
+        if self._head_ends is None and not self._tail:
+            self._head_ends = self._ends
+        while self._tail:
+            self._drop_oldest()
+        self._let_go()
+        self._ends = starts
 
     def _drop_oldest(self) -> None:
         oldest = self._tail.pop(0)

@@ -6,6 +6,7 @@ import trio
 
 from codespace import limits
 from codespace.runner.output import Output
+from codespace.runner.segment import Offsets
 from codespace.runner.spool import Block, Spool
 
 _writing = trio.CapacityLimiter(limits.SPOOL_THREADS)
@@ -20,14 +21,14 @@ async def keep(output: Output, spool: Spool) -> None:
     Cancel: what a thread was writing is still written; nothing after it.
     """
     while await output.wait_pending():
-        if not await _write(spool, output.take()):
+        if not await _write(spool, *output.take()):
             output.stop_spooling()
             return
         output.spooled(spool.written)
 
 
-async def _write(spool: Spool, blocks: list[Block]) -> bool:
+async def _write(spool: Spool, starts: Offsets, blocks: list[Block]) -> bool:
     with trio.move_on_after(limits.SPOOL_STALL_SECONDS):
-        return await trio.to_thread.run_sync(spool.write, blocks, limiter=_writing, abandon_on_cancel=True)
+        return await trio.to_thread.run_sync(spool.write, starts, blocks, limiter=_writing, abandon_on_cancel=True)
     spool.give_up(HANGS)
     return False

@@ -30,6 +30,10 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
         yield bench
 
 
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
 def keeper_pid() -> int:
     (pid,) = [pid for pid in processes.children() if "monitor.py" in processes.command_line(pid)]
     return pid
@@ -185,12 +189,31 @@ async def test_streams_come_apart_and_merged_as_they_arrived(bench: Bench) -> No
     assert (await bench.read(process_id)).eof
 
 
-async def test_a_flood_that_nobody_reads_ends_in_bounded_memory_with_its_loss_counted(bench: Bench) -> None:
-    size = 20_000_000
-    state, _ = await bench.run("head", "-c", str(size), "/dev/zero")
-    assert state.output_total["stdout"] == size
-    chunk = await bench.read("proc-1")
-    assert chunk.retained_from == chunk.output_lost == size - limits.OUTPUT_RING_BYTES
+async def test_a_flood_that_nobody_reads_ends_in_bounded_memory_with_its_loss_counted(tmp_path: Path) -> None:
+    async with open_bench(tmp_path, process_spool_bytes=0) as bench:
+        size = 20_000_000
+        state, _ = await bench.run("head", "-c", str(size), "/dev/zero")
+        assert state.output_total["stdout"] == size
+        chunk = await bench.read("proc-1")
+        assert chunk.retained_from == chunk.output_lost == size - limits.OUTPUT_RING_BYTES
+
+
+async def test_a_flood_costs_bounded_memory_and_disk_and_keeps_how_it_began_and_ended(tmp_path: Path) -> None:
+    async with open_bench(tmp_path, process_spool_bytes=4_000_000) as bench:
+        await bench.run("true")
+        before = resident_bytes()
+        state, text = await bench.run("sh", "-c", "echo first; yes | head -c 500000000; echo; echo last")
+        assert resident_bytes() - before < 40_000_000
+        spool = tmp_path / "state/spool"
+        assert sum(path.stat().st_size for path in spool.rglob("*.spool")) <= 4_000_000
+        assert text.startswith("first\ny\ny\n")
+        total = state.output_total["combined"]
+        chunk = await bench.read("proc-2", total - 10)
+        assert chunk.text.endswith("y\n\nlast\n")
+        behind = await bench.read("proc-2", chunk.retained_head)
+        assert behind.output_lost == behind.retained_from - behind.retained_head > 400_000_000
+        assert behind.retained_head > 900_000
+        assert total - behind.retained_from >= limits.OUTPUT_RING_BYTES
 
 
 async def test_a_flood_leaves_others_their_turn(bench: Bench) -> None:

@@ -1,0 +1,276 @@
+"""The real proxy program through the daemon's end: doors, lists, decisions, ends and confinement."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import IO
+
+import pytest
+import trio
+
+from codespace import limits
+from codespace.contract import Domain
+from codespace.errors import Refusal
+from codespace.runner.proxy import Decision, Decisions, Door, Proxy
+from codespace.testing import processes
+
+SECONDS = 20.0
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
+
+
+@asynccontextmanager
+async def proxy() -> AsyncIterator[Proxy]:
+    started = Proxy()
+    try:
+        yield started
+    finally:
+        await started.aclose()
+
+
+def listener() -> tuple[socket.socket, int]:
+    made = socket.create_server(("127.0.0.1", 0))
+    return made, made.getsockname()[1]
+
+
+async def open_door(program: Proxy, *domains: Domain) -> tuple[Door, int]:
+    made, port = listener()
+    return await program.open(domains, made), port
+
+
+async def ask(port: int, sent: bytes) -> bytes:
+    data = b""
+    with trio.fail_after(SECONDS):
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(sent)
+            while block := await stream.receive_some():
+                data += block
+    return data
+
+
+def get(url: str) -> bytes:
+    return f"GET {url} HTTP/1.1\r\nHost: a\r\n\r\n".encode()
+
+
+@asynccontextmanager
+async def server() -> AsyncIterator[tuple[int, list[bytes]]]:
+    """A sentinel on loopback: its port, and the heads that reached it."""
+    heads: list[bytes] = []
+
+    async def talk(stream: trio.SocketStream) -> None:
+        async with stream:
+            heads.append(await stream.receive_some())
+            await stream.send_all(ANSWER)
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(trio.serve_tcp, talk, 0)
+        yield listeners[0].socket.getsockname()[1], heads
+        nursery.cancel_scope.cancel()
+
+
+def pid_of(port: int) -> int:
+    """The process that listens on `port`, other than this one."""
+    for pid in processes.descendants(os.getpid()):
+        for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[1].endswith(f":{port:04X}") and fields[3] == "0A" and _holds(pid, fields[9]):
+                return pid
+    raise AssertionError("nobody listens")
+
+
+def _holds(pid: int, inode: str) -> bool:
+    folder = f"/proc/{pid}/fd"
+    return any(os.readlink(f"{folder}/{name}") == f"socket:[{inode}]" for name in os.listdir(folder))
+
+
+async def test_a_door_lets_through_what_its_list_names_and_tells_every_decision() -> None:
+    async with proxy() as program, server() as (port, heads):
+        door, inside = await open_door(program, Domain("db", port, "127.0.0.1"), Domain("localhost", port))
+        assert (await ask(inside, get(f"http://db:{port}/x"))).endswith(b"hi")
+        assert (await ask(inside, get("http://evil.example/"))).startswith(b"HTTP/1.1 403 ")
+        assert (await ask(inside, get(f"http://localhost:{port}/"))).startswith(b"HTTP/1.1 403 ")
+        told = [await door.decision() for _ in range(3)]
+        assert [(one.host, one.port, one.allowed, one.code) for one in told if one] == [
+            ("db", port, True, "listed"),
+            ("evil.example", 80, False, "not-listed"),
+            ("localhost", port, False, "not-global"),
+        ]
+        assert len(heads) == 1
+        assert b"GET /x HTTP/1.1\r\nHost: db:%d\r\n" % port in heads[0]
+        await door.close(lambda decision: None)
+        assert door.end is not None
+        assert door.end.sent_bytes == len(heads[0])
+        assert door.end.received_bytes == len(ANSWER)
+
+
+async def test_a_closed_door_leaves_no_listener_no_connection_and_no_process() -> None:
+    async with proxy() as program:
+        door, inside = await open_door(program, Domain("idle", 80, "127.0.0.1"))
+        async with await trio.open_tcp_stream("127.0.0.1", inside) as open_connection:
+            process = pid_of(inside)
+            await door.close(lambda decision: None)
+            with trio.fail_after(SECONDS):
+                assert await _end_of(open_connection)
+                await processes.wait_gone([process])
+        with pytest.raises(OSError, match="all attempts to connect"):
+            await trio.open_tcp_stream("127.0.0.1", inside)
+
+
+async def _end_of(stream: trio.SocketStream) -> bool:
+    try:
+        return await stream.receive_some() == b""
+    except trio.BrokenResourceError:
+        return True
+
+
+async def test_doors_do_not_know_each_others_lists_and_end_apart() -> None:
+    async with proxy() as program, server() as (port, heads):
+        first, one = await open_door(program, Domain("db", port, "127.0.0.1"))
+        second, two = await open_door(program)
+        assert (await ask(one, get(f"http://db:{port}/"))).endswith(b"hi")
+        assert (await ask(two, get(f"http://db:{port}/"))).startswith(b"HTTP/1.1 403 ")
+        await second.close(lambda decision: None)
+        assert (await ask(one, get(f"http://db:{port}/"))).endswith(b"hi")
+        assert len(heads) == 2
+        await first.close(lambda decision: None)
+
+
+async def test_a_list_that_cannot_be_kept_opens_no_door() -> None:
+    async with proxy() as program:
+        made, port = listener()
+        with pytest.raises(Refusal, match=r"SANDBOX_UNAVAILABLE.*is no address.*Nothing was started"):
+            await program.open([Domain("a", 80, "::::")], made)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+
+
+async def test_a_door_that_is_killed_takes_the_way_out_with_it_and_is_seen_to_be_gone() -> None:
+    async with proxy() as program:
+        door, inside = await open_door(program)
+        os.kill(pid_of(inside), signal.SIGKILL)
+        with trio.fail_after(SECONDS):
+            assert await door.decision() is None
+        assert door.end is None
+        await door.close(lambda decision: None)
+        with pytest.raises(OSError, match="all attempts to connect"):
+            await trio.open_tcp_stream("127.0.0.1", inside)
+
+
+async def test_a_keeper_and_its_spare_that_were_killed_are_replaced() -> None:
+    async with proxy() as program:
+        await (await open_door(program))[0].close(lambda decision: None)
+        keeper = program._program
+        assert keeper is not None
+        victims = processes.descendants(keeper.pid)  # the spare door
+        assert victims
+        for pid in (keeper.pid, *victims):
+            os.kill(pid, signal.SIGKILL)
+        with trio.fail_after(SECONDS):
+            await processes.wait_gone(victims)
+        door, inside = await open_door(program)
+        assert (await ask(inside, get("http://evil.example/"))).startswith(b"HTTP/1.1 403 ")
+        await door.close(lambda decision: None)
+
+
+async def test_a_door_whose_daemon_is_killed_ends() -> None:
+    script = (
+        "import trio, socket, os\n"
+        "from codespace.runner.proxy import Proxy\n"
+        "async def main():\n"
+        "    made = socket.create_server(('127.0.0.1', 0))\n"
+        "    port = made.getsockname()[1]\n"
+        "    door = await Proxy().open([], made)\n"
+        "    print(port, flush=True)\n"
+        "    await trio.sleep_forever()\n"
+        "trio.run(main)\n"
+    )
+    daemon, said = _start(script)
+    with daemon, said:
+        port = int(await trio.to_thread.run_sync(said.readline))
+        below = processes.descendants(daemon.pid)
+        assert pid_of(port) in below
+        assert len(below) == 3  # keeper, door, spare
+        daemon.kill()
+    with trio.fail_after(SECONDS):
+        await processes.wait_gone(below)
+
+
+def _start(script: str) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+    daemon = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    assert daemon.stdout is not None
+    return daemon, daemon.stdout
+
+
+async def test_a_cancelled_opening_leaves_no_door() -> None:
+    async with proxy() as program:
+        made, port = listener()
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await program.open([], made)
+        assert scope.cancelled_caught
+        assert made.fileno() == -1
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+
+
+async def test_no_door_opens_once_the_daemon_is_stopping() -> None:
+    program = Proxy()
+    await program.warm()
+    await program.aclose()
+    made, _ = listener()
+    with pytest.raises(Refusal, match="SHUTTING_DOWN"):
+        await program.open([], made)
+
+
+async def test_the_proxy_holds_no_right_that_it_does_not_need() -> None:
+    async with proxy() as program:
+        door, inside = await open_door(program)
+        pid = pid_of(inside)
+        status = dict(
+            line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line
+        )
+        assert status["NoNewPrivs"] == "1"
+        assert {int(status[name], 16) for name in ("CapEff", "CapPrm", "CapInh", "CapAmb")} == {0}
+        bounds = Path(f"/proc/{pid}/limits").read_text()
+        assert "Max core file size        0                    0" in bounds
+        assert str(limits.PROXY_MEMORY_BYTES) in bounds
+        if os.geteuid() == 0:  # another may not even look, which is the point
+            assert Path(f"/proc/{pid}/environ").read_bytes() in (b"LANG=C.UTF-8\0", b"")
+            numbers = [number for number in os.listdir(f"/proc/{pid}/fd") if int(number) > 2]
+            held = {os.readlink(f"/proc/{pid}/fd/{number}").partition(":")[0] for number in numbers}
+            assert held <= {"socket", "anon_inode"}
+        await door.close(lambda decision: None)
+
+
+async def test_a_thousand_connections_to_the_program_leave_the_daemon_quick() -> None:
+    async with proxy() as program, server() as (port, _):
+        door, inside = await open_door(program, Domain("db", port, "127.0.0.1"))
+        crowd = [await trio.open_tcp_stream("127.0.0.1", inside) for _ in range(300)]
+        for stream in crowd:
+            await stream.send_all(b"GET http://db/ HTTP/1.1\r\nX: ")
+        assert (await ask(inside, get(f"http://db:{port}/"))).endswith(b"hi")
+        for stream in crowd:
+            await trio.aclose_forcefully(stream)
+        await door.close(lambda decision: None)
+
+
+def decision(host: str) -> Decision:
+    return Decision(host, 80, False, "not-listed", f"{host}:80 is not in allowed_domains.", None, None)
+
+
+def test_decisions_are_kept_once_counted_and_bounded() -> None:
+    kept = Decisions()
+    assert kept.add(decision("a"))
+    assert not kept.add(decision("a"))
+    for number in range(limits.PROXY_DECISIONS + 10):
+        kept.add(decision(f"n{number}"))
+    assert kept.rows()[0]["times"] == 2
+    assert kept.rows()[0]["reason"] == "a:80 is not in allowed_domains."
+    assert len(kept.rows()) == limits.PROXY_DECISIONS
+    assert kept.not_kept == 11
