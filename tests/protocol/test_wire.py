@@ -49,13 +49,14 @@ async def wired() -> AsyncIterator[Wire]:
     send_answer, answers = trio.open_memory_channel[bytes](0)
     wire = Wire(FakeTools(), send_line, answers, trio.Event(), trio.Event())
 
-    async def serve() -> None:
+    async def serve(task_status: trio.TaskStatus[None]) -> None:
+        task_status.started()
         server = build_server(as_tools(wire.fake), version="0", transport="stdio")
         await serve_lines(server, lines, send_answer.send, stop=wire.stop)
         wire.ended.set()
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve)
+        await nursery.start(serve)
         await wire.send("initialize", 0, **INITIALIZE)
         await wire.receive()
         await wire.send("notifications/initialized", None)
