@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ import trio
 
 from codespace import limits
 from codespace.contract import Inbox, Runner, Tools
+from codespace.errors import Refusal
 from codespace.gateway import audit
 from codespace.gateway.admission import Admission
 from codespace.gateway.audit import Audit
@@ -30,9 +31,12 @@ from codespace.gateway.neighbours import Neighbours
 from codespace.gateway.occupancy import Occupancy
 from codespace.gateway.patching import Patching
 from codespace.gateway.polls import Polls
-from codespace.gateway.recovery import Recovery
+from codespace.gateway.processes import Processes
+from codespace.gateway.recovery import Leftovers, Recovery
 from codespace.gateway.registry import Registry
 from codespace.gateway.request import Fingerprints
+from codespace.gateway.runs import Runs
+from codespace.gateway.settlement import Settlement
 from codespace.gateway.store import Store
 from codespace.gateway.works import Works
 from codespace.protocol.tools import offered
@@ -54,7 +58,15 @@ class Daemon:
         stopping: Set when the stop begins: doors close.
     """
 
-    def __init__(self, settings: Settings, gate: Gate, inbox: Inbox, polls: Polls, transports: list[str]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        gate: Gate,
+        inbox: Inbox,
+        polls: Polls,
+        occupancy: Occupancy,
+        transports: list[str],
+    ) -> None:
         self.settings = settings
         self.tools: Tools = gate
         self.inbox = inbox
@@ -63,18 +75,27 @@ class Daemon:
         self.stopping = trio.Event()
         self._gate = gate
         self._polls = polls
+        self._occupancy = occupancy
 
     def begin_stop(self) -> None:
         """Refuse new work, and answer those who wait with what is known. Does nothing the second time."""
         self.stopping.set()
         self._gate.close()
+        self._occupancy.refuse()
         self._polls.end()
 
 
 @asynccontextmanager
-async def open_daemon(settings: Settings, *, wall_clock: Callable[[], float] = time.time) -> AsyncIterator[Daemon]:
+async def open_daemon(
+    settings: Settings,
+    *,
+    wall_clock: Callable[[], float] = time.time,
+    open_runner: Callable[..., AbstractAsyncContextManager[Runner]] = open_runner,
+) -> AsyncIterator[Daemon]:
     """Run a daemon without doors until the block ends.
 
+    Args:
+        open_runner: Runs another runner than the one in this process.
     Raises: Refusal STORE_UNAVAILABLE where database or state dir cannot be used.
     Cancel: the stop is as ordered as a normal one, within limits.STOP_SECONDS.
     """
@@ -114,11 +135,14 @@ async def _open_gateway(
     polls = Polls()
     with closing(Occupancy(Neighbours(ledger, own).occupant)) as occupancy:
         async with trio.open_nursery() as drivers:
-            holds = Holds(store, ledger, chain, drivers, wall_clock, own, polls, settings.approval_expiry_seconds)
-            patching = Patching(runner, ledger, occupancy, drivers, wall_clock, own)
-            execution = Execution(
-                runner, ledger, occupancy, drivers, wall_clock, own, polls, settings.retention_seconds
+            leftovers = Leftovers()
+            holds = Holds(
+                store, ledger, chain, drivers, wall_clock, own, polls, settings.approval_expiry_seconds, leftovers.tell
             )
+            patching = Patching(runner, ledger, occupancy, drivers, wall_clock, own, leftovers.tell)
+            runs = Runs(runner)
+            processes = Processes(runner, runs, polls)
+            execution = Execution(runner, ledger, occupancy, drivers, wall_clock, own, runs, processes, leftovers.tell)
             admission = Admission(
                 registry,
                 ledger,
@@ -131,11 +155,14 @@ async def _open_gateway(
             works = Works(store, ledger, chain, wall_clock, store.secret("fingerprint"), settings.workspaces)
             stop_commands = partial(execution.end_all, limits.GRACE_SECONDS)
             inbox = GatewayInbox(store, chain, works, drivers, stop_commands, wall_clock)
-            gate = Gate(registry, runner, ledger, holds, patching, execution, admission, works, facts)
-            daemon = Daemon(settings, gate, inbox, polls, transports)
-            await Recovery(instances, ledger, holds, occupancy, runner, registry, wall_clock).run()
+            gate = Gate(registry, runner, ledger, holds, patching, processes, admission, works, facts)
+            daemon = Daemon(settings, gate, inbox, polls, occupancy, transports)
+            settlement = Settlement(ledger, occupancy, runner, registry, wall_clock)
+            recovery = Recovery(instances, ledger, holds, settlement)
+            await recovery.run()
             await works.settle_all()
             await _note(store, ledger, own, "started")
+            drivers.start_soon(recovery.tend, leftovers, lambda: patching.under_way | execution.under_way)
             try:
                 yield daemon
             finally:
@@ -145,9 +172,18 @@ async def _open_gateway(
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.STOP_SECONDS):
                     await execution.end_all(limits.STOP_GRACE_SECONDS)
                     await patching.wait_idle()
-                    await _note(store, ledger, own, "stopped")
-                    await instances.end(own)
+                    await holds.wait_idle()
+                    await _say_goodbye(store, ledger, recovery, own)
                 drivers.cancel_scope.cancel()
+
+
+async def _say_goodbye(store: Store, ledger: Ledger, recovery: Recovery, instance_id: str) -> None:
+    """Record the end. Where the database is away the next start takes this daemon for dead, which is as good."""
+    try:
+        await _note(store, ledger, instance_id, "stopped")
+        await recovery.end()
+    except Refusal as refusal:
+        log.warning("the end of the daemon could not be recorded", instance=instance_id, code=refusal.code)
 
 
 async def _note(store: Store, ledger: Ledger, instance_id: str, event: str) -> None:

@@ -134,4 +134,6 @@ class Admission:
         if hold is not None:
             return hold
         shown = await self._drivers[request.tool].preview(request)
-        return await self._holds.place(request, shown)
+        hold = await self._holds.place(request, shown)
+        require_same(request, hold.fingerprint, approval_id=hold.id)
+        return hold

@@ -16,10 +16,10 @@ from codespace.contract import Caller, Encoding, Outcome, ReadResult, Runner, St
 from codespace.errors import Refusal
 from codespace.gateway import information, policy
 from codespace.gateway.admission import Admission
-from codespace.gateway.execution import Execution
 from codespace.gateway.holds import Holds
 from codespace.gateway.ledger import Ledger, Operation
 from codespace.gateway.patching import Patching
+from codespace.gateway.processes import Processes
 from codespace.gateway.registry import Registry
 from codespace.gateway.view import hold_view, known
 from codespace.gateway.works import Works
@@ -35,7 +35,7 @@ class Gate:
         ledger: Ledger,
         holds: Holds,
         patching: Patching,
-        execution: Execution,
+        processes: Processes,
         admission: Admission,
         works: Works,
         server_facts: Mapping[str, Any],
@@ -45,7 +45,7 @@ class Gate:
         self._ledger = ledger
         self._holds = holds
         self._patching = patching
-        self._execution = execution
+        self._processes = processes
         self._admission = admission
         self._works = works
         self._server_facts = server_facts
@@ -199,9 +199,16 @@ class Gate:
             "events": [known(event) for event in await self._ledger.events(operation.id)],
         }
         if operation.kind == "patch" and operation.state == "applied":
-            workspace = self._registry.find(operation.workspace_id)
-            status["still_current"] = await self._patching.still_current(workspace, operation)
+            status["still_current"] = await self._still_current(operation)
         return {name: value for name, value in status.items() if value is not None}
+
+    async def _still_current(self, operation: Operation) -> bool | None:
+        """Return None where it cannot be seen; what is recorded is told all the same."""
+        try:
+            workspace = self._registry.find(operation.workspace_id)
+        except Refusal:
+            return None
+        return await self._patching.still_current(workspace, operation)
 
     async def _operation(self, operation_id: str | None, operation_key: str | None) -> Operation:
         if operation_id is not None and operation_key is None:
@@ -264,7 +271,7 @@ class Gate:
         limit_bytes: int,
         encoding: Encoding,
     ) -> dict[str, Any]:
-        return await self._execution.read(
+        return await self._processes.read(
             caller,
             process_id,
             cursor=cursor,
@@ -275,26 +282,33 @@ class Gate:
         )
 
     async def process_status(self, caller: Caller, *, process_id: str) -> dict[str, Any]:
-        return await self._execution.status(process_id)
+        return await self._processes.status(process_id)
 
     async def list_processes(self, caller: Caller, *, workspace_id: str | None) -> dict[str, Any]:
         if workspace_id is not None:
             self._registry.find(workspace_id)
-        return {"processes": self._execution.listed(workspace_id)}
+        return {"processes": self._processes.listed(workspace_id)}
 
     async def write_stdin(
         self, caller: Caller, *, process_id: str, data: str, encoding: Encoding, eof: bool
     ) -> dict[str, Any]:
         self._require_open()
-        return {"bytes_written": await self._execution.write_stdin(process_id, data, encoding=encoding, eof=eof)}
+        return {"bytes_written": await self._processes.write_stdin(process_id, data, encoding=encoding, eof=eof)}
 
     async def terminate_process(self, caller: Caller, *, process_id: str, grace_seconds: float) -> dict[str, Any]:
-        return await self._execution.terminate(process_id, grace_seconds)
+        return await self._processes.terminate(process_id, grace_seconds)
 
     # --- holds ---
 
     async def approval_create(self, caller: Caller, *, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
         workspace = self._writable(arguments.get("workspace_id"))
+        if arguments.get("check_only"):
+            raise Refusal(
+                "INVALID_ARGUMENT",
+                "`arguments.check_only` asks for a preview, which needs no grant; nothing was held.",
+                next_step="Call apply_patch with check_only, or leave it out to have the patch itself held.",
+                details={"argument": "arguments.check_only"},
+            )
         filled = {name: value for name, value in arguments.items() if name != "check_only"}
         filled["workspace_id"] = workspace.id
         for name in {"env", "expected_versions"} & filled.keys():

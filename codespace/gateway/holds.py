@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,11 +18,12 @@ import structlog
 import trio
 from sqlite_utils import Database
 
-from codespace import ids
+from codespace import ids, limits
 from codespace.drive import Motion, Stale
 from codespace.errors import Refusal
 from codespace.gateway import lasting
 from codespace.gateway.audit import Audit
+from codespace.gateway.ending import Ending
 from codespace.gateway.ledger import Ledger, Operation
 from codespace.gateway.polls import Polls
 from codespace.gateway.request import Request
@@ -34,8 +36,9 @@ log = structlog.get_logger("codespace.holds")
 EXPIRED: Final = "expired"
 """The reason of a hold that was denied by time."""
 _HELD: Final = "The workspace's approvals hold the request; it is bound to what was shown."
-_GIVEN_BACK: Final = frozenset({"WORKSPACE_BUSY", "LIMIT_REACHED", "SHUTTING_DOWN"})
-# Refusals that say "nothing was done, try later": the grant stays good.
+_GIVEN_BACK: Final = frozenset({"WORKSPACE_BUSY", "LIMIT_REACHED", "SHUTTING_DOWN", "STORE_UNAVAILABLE"})
+# Refusals that say "nothing was done, try later" where they name no operation: the grant stays good.
+_ACTIVE: Final = "state IN ('pending', 'granted', 'resuming')"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class Holds:
         instance_id: str,
         polls: Polls,
         expiry_seconds: float,
+        left_over: Callable[[], None],
     ) -> None:
         self._store = store
         self._recorder = ledger.recorder("hold")
@@ -82,8 +86,10 @@ class Holds:
         self._instance_id = instance_id
         self._polls = polls
         self._expiry_seconds = expiry_seconds
+        self._left_over = left_over
         self._running: dict[str, Ticket] = {}
-        self._decided: dict[str, trio.Event] = {}
+        self._changed = trio.Event()
+        self._scrubbing = False
 
     # --- finding ---
 
@@ -99,7 +105,7 @@ class Holds:
 
     async def active(self, fingerprint: str) -> Hold | None:
         """Return the hold that this very request has already, if it may still run."""
-        hold = await self._first("fingerprint = ? AND state IN ('pending', 'granted', 'resuming')", fingerprint)
+        hold = await self._first(f"fingerprint = ? AND {_ACTIVE}", fingerprint)
         if hold is None:
             return None
         hold = await self._current(hold)
@@ -115,19 +121,24 @@ class Holds:
 
         Cancel: nothing changes.
         """
-        hold = await self.get(approval_id)
-        if hold.state != "pending" or wait_seconds <= 0:
-            return hold
-        decided = self._decided.setdefault(approval_id, trio.Event())
-        patience = min(wait_seconds, max(hold.expires_at - self._wall_clock(), 0.0) + 0.001)
-        with self._polls.wait(patience):
-            await decided.wait()
-        return await self.get(approval_id)
+        deadline = trio.current_time() + wait_seconds
+        while True:
+            changed = self._changed
+            hold = await self.get(approval_id)
+            left = deadline - trio.current_time()
+            if hold.state != "pending" or left <= 0 or self._polls.ended:
+                return hold
+            with self._polls.wait(min(left, limits.DECISION_LOOK_SECONDS)):
+                await changed.wait()
 
     # --- moving ---
 
     async def place(self, request: Request, shown: Mapping[str, Any]) -> Hold:
-        """Store a request as pending, bound to what is shown, and return its hold."""
+        """Store a request as pending, bound to what is shown, and return its hold.
+
+        The same request that was held a moment before, by another call or another daemon, keeps its hold:
+        that one is returned. So is the hold that owns the operation_key by now; the caller compares.
+        """
         now = self._wall_clock()
         row = {
             "id": ids.mint(ids.APPROVAL),
@@ -143,8 +154,7 @@ class Holds:
             "created_at": now,
             "instance_id": self._instance_id,
         }
-        await self._store.write(lambda db: self._insert(db, row))
-        return await self.get(str(row["id"]))
+        return await self.get(await self._store.write(lambda db: self._insert(db, row)))
 
     async def resolve(self, approval_id: str, decision: str, *, by: str) -> Hold:
         """Grant or deny; repeating the same decision changes nothing.
@@ -199,66 +209,102 @@ class Holds:
             raise Refusal.from_body({**result["refusal"], "approval_id": hold.id})
         return dict(result.get("ok", {})) | {"replayed": True}
 
-    async def settle(self, instance_id: str, ledger: Ledger) -> None:
-        """Settle what a dead instance was resuming: a patch from its row, anything else as ambiguous.
+    async def wait_idle(self) -> None:
+        """Return once every run under way has its outcome. Cancel: the runs go on."""
+        for ticket in list(self._running.values()):
+            await ticket.wait_settled()
+
+    async def resuming(self, instance_id: str) -> bool:
+        """Return whether a hold is recorded as being run by this instance."""
+        return bool(await self._all("state = 'resuming' AND instance_id = ?", instance_id))
+
+    async def settle(self, instance_id: str, ledger: Ledger) -> bool:
+        """Settle what an instance was resuming when it ended: a patch from its row, anything else as ambiguous.
 
         A patch that waits for its own settlement keeps its hold waiting too.
+
+        Returns: whether none is left; what this daemon still runs is none of them.
         """
+        left = False
         for hold in await self._all("state = 'resuming' AND instance_id = ?", instance_id):
-            operation = await ledger.by_approval(hold.id)
-            if operation is not None and operation.kind == "patch":
-                if operation.finished_at is not None:
-                    await self._consume(self._motion(hold), hold, "request_ended", _result_of(operation))
-                continue
+            if hold.id not in self._running:
+                left |= not await self._settle(hold, await ledger.by_approval(hold.id))
+        return not left
+
+    async def _settle(self, hold: Hold, operation: Operation | None) -> bool:
+        if operation is not None and operation.kind == "patch":
+            if operation.finished_at is None:
+                return False
+            ending = self._consumed(self._motion(hold), hold, "request_ended", _result_of(operation))
+        else:
             ambiguous = Refusal(
                 "APPROVAL_AMBIGUOUS",
                 "The daemon ended while the granted request was being started; it is never started twice.",
                 approval_id=hold.id,
                 operation_id=operation.id if operation else None,
             )
-            await self._consume(self._motion(hold), hold, "daemon_died", {"refusal": ambiguous.body()})
+            ending = self._consumed(self._motion(hold), hold, "daemon_died", {"refusal": ambiguous.body()})
+        settled = await ending.attempt()
+        self._scrub_soon()
+        return settled
 
     async def _run(self, hold: Hold, run: Callable[[], Awaitable[dict[str, Any]]], ticket: Ticket) -> None:
-        motion = self._motion(hold)
+        """Run a hold to its end. Never raises: a fault ends this run, not the daemon."""
         try:
-            await self._move(motion, "resume_begun", {"instance_id": self._instance_id}, {})
-            result = await run()
-            await self._consume(motion, hold, "request_ended", {"ok": lasting.result(result)})
-            ticket.succeed(result)
-        except Refusal as refusal:
-            ticket.fail(await self._ended(motion, hold, refusal))
+            await self._resume(hold, run, ticket)
         except Exception:
             log.exception("resume failed", approval_id=hold.id)
+            self._left_over()
             ticket.fail(Refusal("INTERNAL", "The resume ended by a fault of CodeSpace.", approval_id=hold.id))
         finally:
-            self._running.pop(hold.id, None)
+            del self._running[hold.id]
             # Only where the daemon's stop cut the run off is there no outcome yet.
             ticket.fail(Refusal("APPROVAL_AMBIGUOUS", "The daemon stopped while the hold ran.", approval_id=hold.id))
 
-    async def _ended(self, motion: Motion, hold: Hold, refusal: Refusal) -> Refusal:
-        """Record that the run was refused: give the grant back, or consume the hold."""
-        refusal.approval_id = hold.id
-        if motion.state != "resuming":
-            return refusal
+    async def _resume(self, hold: Hold, run: Callable[[], Awaitable[dict[str, Any]]], ticket: Ticket) -> None:
+        motion = self._motion(hold)
+        result: dict[str, Any] | None = None
         try:
-            if refusal.code in _GIVEN_BACK and refusal.operation_id is None:
-                await motion.move("workspace_was_busy", details={"code": refusal.code})
-            else:
-                event = "world_had_changed" if refusal.code == "APPROVAL_CONFLICT" else "request_ended"
-                await self._consume(motion, hold, event, {"refusal": lasting.refusal_body(refusal)})
-        except Refusal as unrecorded:
-            log.warning("the end of a hold could not be recorded", approval_id=hold.id, code=unrecorded.code)
-        return refusal
+            await self._move(motion, "resume_begun", {"instance_id": self._instance_id}, {})
+            result = await run()
+        except Refusal as refusal:
+            refusal.approval_id = hold.id
+            refused = refusal
+        if result is not None:
+            ending = self._consumed(motion, hold, "request_ended", {"ok": lasting.result(result)})
+        elif motion.state == "resuming":
+            ending = self._refused(motion, hold, refused)
+        else:
+            ticket.fail(refused)
+            return
+        recorded = await ending.attempt()  # before the answer, so that the next call finds it
+        self._scrub_soon()
+        if result is not None:
+            ticket.succeed(result)
+        else:
+            ticket.fail(refused)
+        if not recorded:
+            await ending.persist()
 
-    async def _consume(self, motion: Motion, hold: Hold, event: str, result: Mapping[str, Any]) -> None:
+    def _refused(self, motion: Motion, hold: Hold, refusal: Refusal) -> Ending:
+        """Return the end of a run that was refused: the grant given back, or the hold consumed."""
+        if refusal.code in _GIVEN_BACK and refusal.operation_id is None:
+            return Ending(motion, {"resuming": ("workspace_was_busy",)}, details={"code": refusal.code})
+        event = "world_had_changed" if refusal.code == "APPROVAL_CONFLICT" else "request_ended"
+        return self._consumed(motion, hold, event, {"refusal": lasting.refusal_body(refusal)})
+
+    def _consumed(self, motion: Motion, hold: Hold, event: str, result: Mapping[str, Any]) -> Ending:
         operation_id = result.get("ok", result.get("refusal", {})).get("operation_id")
         changes = _scrubbed(hold) | {"result": dict(result), "operation_id": operation_id}
-        await motion.move(event, changes=changes)
+        return Ending(motion, {"resuming": (event,)}, changes=changes)
 
     async def _current(self, hold: Hold) -> Hold:
         if hold.state not in ("pending", "granted") or self._wall_clock() < hold.expires_at:
             return hold
-        await self._move(self._motion(hold), "time_ran_out", _scrubbed(hold) | {"reason": EXPIRED}, {})
+        with suppress(Stale):  # somebody else saw it first, or decided it in the last moment
+            changes = _scrubbed(hold) | {"reason": EXPIRED}
+            await self._motion(hold).move("time_ran_out", changes=changes)
+            self._tell_change()
         fresh = await self._first("id = ?", hold.id)
         assert fresh is not None  # rows of holds are never deleted
         return fresh
@@ -273,20 +319,48 @@ class Holds:
                 next_step="Look at approval_status.",
                 approval_id=motion.subject,
             ) from None
+        self._tell_change()
+
+    def _tell_change(self) -> None:
+        """Wake who waits for a decision, and let what was scrubbed leave the file."""
+        self._changed.set()
+        self._changed = trio.Event()
+        self._scrub_soon()
+
+    def _scrub_soon(self) -> None:
+        if not self._scrubbing:
+            self._scrubbing = True
+            self._nursery.start_soon(self._scrub)
+
+    async def _scrub(self) -> None:
+        """Cut the database's log, where bodies are until then; at the latest the last daemon's end does it."""
+        try:
+            while True:
+                if await self._store.scrub():
+                    return
+                await trio.sleep(limits.SCRUB_RETRY_SECONDS)
+        except Refusal as refusal:
+            log.warning("the database's log could not be cut yet", code=refusal.code)
         finally:
-            event_of_hold = self._decided.pop(motion.subject, None)
-            if event_of_hold is not None:
-                event_of_hold.set()
+            self._scrubbing = False
 
     def _motion(self, hold: Hold) -> Motion:
         return Motion(Approval, hold.id, hold.state, self._recorder)
 
     # --- rows ---
 
-    def _insert(self, db: Database, row: Mapping[str, Any]) -> None:
+    def _insert(self, db: Database, row: Mapping[str, Any]) -> str:
+        """Insert a hold and return its id, or the id of the one that was quicker."""
+        taken = db.execute(
+            f"SELECT id FROM holds WHERE (fingerprint = ? OR operation_key = ?) AND {_ACTIVE}",  # noqa: S608
+            (row["fingerprint"], row["operation_key"]),
+        ).fetchone()
+        if taken is not None:
+            return str(taken[0])
         db.table("holds").insert(dict(row))
         details = {"tool": row["tool"], "workspace_id": row["workspace_id"]}
         self._audit.append(db, "approval", str(row["id"]), "held", None, "pending", _HELD, details)
+        return str(row["id"])
 
     async def _first(self, where: str, value: str) -> Hold | None:
         found = await self._all(where, value)

@@ -82,14 +82,16 @@ class Occupancy:
     def __init__(self, elsewhere: Callable[[str], Awaitable[Occupant | None]]) -> None:
         self._elsewhere = elsewhere
         self._rooms: dict[str, _Room] = {}
+        self._refusing = False
 
     async def enter(self, workspace: Workspace, occupant: Occupant) -> Lease:
         """Return the lease, waiting behind a patch for at most PATCH_WAIT_SECONDS.
 
         Raises: Refusal WORKSPACE_BUSY with what holds the root and since when; at once behind a
-            live process.
+            live process. SHUTTING_DOWN from `refuse` on.
         Cancel: nothing is held.
         """
+        self._require_open()
         if occupant.kind == "process" and workspace.occupancy == "shared":
             return Lease(None)
         room = self._rooms.setdefault(workspace.root, _Room(workspace.root))
@@ -99,14 +101,19 @@ class Occupancy:
                 if room.holder is None:
                     room.holder = occupant  # claimed before the first await: the next request waits behind it
                     if await self._locked(room):
-                        return Lease(lambda: self._leave(room))
+                        return self._let_in(room)
                     blocker = await self._elsewhere(workspace.root)
                 else:
                     blocker = room.holder
                 if blocker is not None and blocker.kind == "process":
                     break
                 await self._wait_change(room)
+                self._require_open()
         raise _busy(workspace, blocker)
+
+    def refuse(self) -> None:
+        """Let nobody in from now on, also of those who wait: the stop has counted who is inside."""
+        self._refusing = True
 
     def holder(self, root: str) -> Occupant | None:
         """Return who is in a root for this daemon now."""
@@ -117,6 +124,16 @@ class Occupancy:
         """Drop every lock. Called once no driver runs any more."""
         for room in self._rooms.values():
             _unlock(room)
+
+    def _let_in(self, room: _Room) -> Lease:
+        if self._refusing:
+            self._leave(room)
+        self._require_open()
+        return Lease(lambda: self._leave(room))
+
+    def _require_open(self) -> None:
+        if self._refusing:
+            raise Refusal("SHUTTING_DOWN", "The daemon is stopping; nothing was done.")
 
     async def _locked(self, room: _Room) -> bool:
         """Take the flocks of a room that this task has claimed; give the claim back on failure."""

@@ -1,24 +1,27 @@
 """Drives a patch through its machine: plan, snapshot and stage, install, verify, restore if need be.
 
 Works in the daemon's own nursery, so that a request's end is not a patch's end: before the first
-rename the patch is abandoned with its request, after it the transaction finishes or restores.
-The verbs are the runner's; this module decides which comes next and records each step.
+rename the patch is abandoned with the last request that waits for it, after it the transaction
+finishes or restores. The verbs are the runner's; this module decides which comes next, records each
+step, and tells what is on disk also where runner or database fail in the middle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn
+from typing import Any, TypeVar
 
 import structlog
 import trio
 
 from codespace import ids, limits
-from codespace.contract import ABSENT, PatchPlan, PatchReport, Runner, Workspace
+from codespace.contract import PatchPlan, PatchReport, Runner, Workspace
 from codespace.drive import Motion, Nothing
 from codespace.errors import Refusal
-from codespace.gateway import lasting, policy
+from codespace.gateway import lasting, outcomes, policy
+from codespace.gateway.ending import Ending
 from codespace.gateway.holds import Hold
 from codespace.gateway.ledger import KeyTaken, Ledger, Operation
 from codespace.gateway.occupancy import Lease, Occupancy, Occupant
@@ -29,6 +32,8 @@ from statemachines.patch import Patch
 
 log = structlog.get_logger("codespace.patching")
 
+T = TypeVar("T")
+
 
 @dataclass(slots=True)
 class _Job:
@@ -37,8 +42,11 @@ class _Job:
     operation_id: str
     request: Request
     hold: Hold | None
-    lease: Lease
     ticket: Ticket = field(default_factory=Ticket)
+    unrecorded: Ending | None = None
+    """Its end, where the database did not take it at once."""
+    untidy: bool = False
+    """Whether something that was set aside may still be beside the files."""
 
     @property
     def workspace(self) -> Workspace:
@@ -46,7 +54,11 @@ class _Job:
 
 
 class Patching:
-    """The driver of apply_patch."""
+    """The driver of apply_patch.
+
+    Args:
+        left_over: Told when a patch ended without its end in the ledger, for recovery to see to it.
+    """
 
     def __init__(
         self,
@@ -56,6 +68,7 @@ class Patching:
         nursery: trio.Nursery,
         wall_clock: Callable[[], float],
         instance_id: str,
+        left_over: Callable[[], None],
     ) -> None:
         self._runner = runner
         self._ledger = ledger
@@ -63,7 +76,13 @@ class Patching:
         self._nursery = nursery
         self._wall_clock = wall_clock
         self._instance_id = instance_id
-        self._inflight: dict[str, _Job] = {}
+        self._left_over = left_over
+        self._jobs: dict[str, _Job] = {}
+
+    @property
+    def under_way(self) -> frozenset[str]:
+        """The operations that a driver still works for."""
+        return frozenset(self._jobs)
 
     # --- what Admission asks for ---
 
@@ -72,57 +91,70 @@ class Patching:
         return dict(arguments)
 
     async def preview(self, request: Request) -> dict[str, Any]:
+        """Return the plan as a hold shows it.
+
+        Raises: Refusal LIMIT_REACHED where the diff cannot be shown whole: what is granted must be seen.
+        """
         plan = await self._plan_only(
             request.workspace, request.arguments["patch"], request.arguments["expected_versions"]
         )
+        if plan.diff_truncated:
+            raise Refusal(
+                "LIMIT_REACHED",
+                "The diff is too large to be shown whole, and nothing is granted unseen; nothing was held or written.",
+                next_step="Send it as several smaller patches.",
+                details={"limit": "DIFF_BYTES", "maximum": limits.DIFF_BYTES},
+            )
         return plan_view(plan)
 
     async def perform(self, request: Request, hold: Hold | None) -> dict[str, Any]:
-        """Apply the patch and return its result.
+        """Apply the patch and return its result; a request of the same key under way is waited for.
 
         Raises: Refusal WORKSPACE_BUSY before anything is recorded; else the patch's own end, with
             operation_id and `details.status`.
         Cancel: before the first rename the patch is abandoned (`rejected`); after it, it goes on.
         """
-        operation_id = ids.mint(ids.OPERATION)
-        occupant = Occupant("patch", operation_id, self._wall_clock())
-        lease = await self._occupancy.enter(request.workspace, occupant)
-        job = _Job(operation_id, request, hold, lease)
-        self._inflight[operation_id] = job
-        self._nursery.start_soon(self._drive, job, name=f"patch {operation_id}")
-        try:
-            return await job.ticket.wait()
-        except trio.Cancelled:
-            job.ticket.abandon()
-            raise
+        job = self._of_key(request.operation_key)
+        if job is not None:
+            require_same(request, job.request.fingerprint, operation_id=job.operation_id)
+            return await job.ticket.wait() | {"replayed": True}
+        job = _Job(ids.mint(ids.OPERATION), request, hold)
+        self._jobs[job.operation_id] = job
+        self._nursery.start_soon(self._drive, job, name=f"patch {job.operation_id}")
+        return await job.ticket.wait()
 
     async def replay(self, request: Request, operation: Operation) -> dict[str, Any]:
         """Return what the operation did, without doing it again; wait for one in flight.
 
         Raises: the recorded refusal; OUTCOME_UNKNOWN where the end is not recorded yet.
         """
-        job = self._inflight.get(operation.id)
+        job = self._jobs.get(operation.id)
         if job is not None:
             return await job.ticket.wait() | {"replayed": True}
         if operation.state == "applied":
+            current = await self.still_current(request.workspace, operation)
             return {
                 "status": "applied",
                 "operation_id": operation.id,
                 "replayed": True,
                 "files": list(operation.files),
                 "changes": [dict(change) for change in operation.changes],
-                "still_current": await self.still_current(request.workspace, operation),
-            }
+            } | ({} if current is None else {"still_current": current})
         if operation.outcome is None:
-            raise _unsettled(operation)
+            raise outcomes.unsettled(operation)
         refusal = Refusal.from_body(operation.outcome)
         refusal.details = (refusal.details or {}) | {"replayed": True}
         raise refusal
 
     async def wait_idle(self) -> None:
-        """Return once no patch is under way. Cancel: the patches go on."""
-        while self._inflight:
-            await next(iter(self._inflight.values())).ticket.wait_settled()
+        """Return once every patch under way has its outcome. Cancel: the patches go on."""
+        for job in list(self._jobs.values()):
+            await job.ticket.wait_settled()
+
+    def _of_key(self, operation_key: str | None) -> _Job | None:
+        if operation_key is None:
+            return None
+        return next((job for job in self._jobs.values() if job.request.operation_key == operation_key), None)
 
     # --- without effect ---
 
@@ -134,10 +166,15 @@ class Patching:
         await motion.move("previewed")
         return {"status": motion.state, "replayed": False, **plan_view(plan)}
 
-    async def still_current(self, workspace: Workspace, operation: Operation) -> bool:
-        """Return whether every file is, freshly hashed, as the operation left it."""
-        expected = _left_behind(operation.changes)
-        return dict(await self._runner.versions(workspace, list(expected))) == expected
+    async def still_current(self, workspace: Workspace, operation: Operation) -> bool | None:
+        """Return whether every file is, freshly hashed, as the operation left it; None where that cannot be seen."""
+        if workspace.root != operation.root:
+            return None  # the operator gave the id to another directory
+        expected = outcomes.left_behind(operation.changes)
+        try:
+            return dict(await self._runner.versions(workspace, list(expected))) == expected
+        except Refusal:
+            return None
 
     async def _plan_only(self, workspace: Workspace, patch: str, expected: Mapping[str, str]) -> PatchPlan:
         token = ids.mint("plan-")
@@ -147,36 +184,54 @@ class Patching:
             refusal.details = (refusal.details or {}) | {"status": "rejected", "changes": [], "replayed": False}
             raise
         finally:
-            await self._finish(workspace, token)
+            with suppress(Refusal):
+                await self._finish(workspace, token)
 
-    # --- the transaction ---
+    # --- the life of a patch ---
 
     async def _drive(self, job: _Job) -> None:
         """Run one patch to its end. Never raises: a fault ends this patch, not the daemon."""
         try:
-            with job.lease:
+            await self._answer(job)
+            if job.unrecorded is not None:
+                await job.unrecorded.persist()
+                await self._tidy(job)
+            for _ in range(limits.TIDY_TRIES):
+                if job.untidy:
+                    await trio.sleep(limits.RECORD_RETRY_SECONDS)
+                    await self._tidy(job)
+        except Exception:
+            log.exception("patch driver failed", operation_id=job.operation_id)
+            self._left_over()
+            fault = "The patch ended by a fault of CodeSpace; operation_status will say how, once that was settled."
+            job.ticket.fail(Refusal("INTERNAL", fault, operation_id=job.operation_id))
+        finally:
+            del self._jobs[job.operation_id]
+            # Only where the daemon's stop cut the driver off is there no outcome yet.
+            job.ticket.fail(outcomes.unseen(job.operation_id))
+
+    async def _answer(self, job: _Job) -> None:
+        try:
+            with await self._enter(job):
                 job.ticket.succeed(await self._transact(job))
         except KeyTaken as taken:
             await self._answer_from(job, taken.existing)
         except Refusal as refusal:
             job.ticket.fail(refusal)
-        except Exception:
-            log.exception("patch driver failed", operation_id=job.operation_id)
-            job.ticket.fail(
-                Refusal("INTERNAL", "The patch ended by a fault of CodeSpace.", operation_id=job.operation_id)
-            )
-        finally:
-            self._inflight.pop(job.operation_id, None)
-            # Only where the daemon's stop cut the driver off is there no outcome yet.
-            job.ticket.fail(_cut_off(job.operation_id))
 
     async def _answer_from(self, job: _Job, existing: Operation) -> None:
-        """Another request minted the same key first: answer as its replay."""
+        """Another daemon minted the same key first: answer as its replay."""
         try:
             require_same(job.request, existing.fingerprint, operation_id=existing.id)
             job.ticket.succeed(await self.replay(job.request, existing))
         except Refusal as refusal:
             job.ticket.fail(refusal)
+
+    async def _enter(self, job: _Job) -> Lease:
+        occupant = Occupant("patch", job.operation_id, self._wall_clock())
+        with job.ticket.abandonable():
+            return await self._occupancy.enter(job.workspace, occupant)
+        raise Refusal("TIMEOUT", "The caller went away before the workspace was free; nothing was done.")
 
     async def _transact(self, job: _Job) -> dict[str, Any]:
         motion = Motion(Patch, job.operation_id, "minted", self._ledger.recorder("operation"))
@@ -186,10 +241,16 @@ class Patching:
         try:
             plan = await self._prepare(job, motion)
             await motion.move("staged")
-        except Refusal as refusal:
-            await self._finish(job.workspace, job.operation_id)
-            raise await self._end(motion, "refused", refusal, ()) from None
-        rescued = await self._install(job, motion, plan)
+        except Exception as problem:
+            refusal = _told(problem, "Nothing was written.")
+            await self._tidy(job)
+            raise await self._end(job, motion, outcomes.REJECTED, refusal, "rejected", ()) from None
+        failed = await self._install(job, motion, [known(change) for change in plan.changes])
+        rescued: tuple[str, ...] = ()
+        if motion.ended:  # recorded; until then the journal proves what is on disk
+            rescued = await self._tidy(job)
+        if failed is not None:
+            raise failed
         result = {"status": motion.state, "operation_id": job.operation_id, "replayed": False, **plan_view(plan)}
         return result | {"rescued": list(rescued)} if rescued else result
 
@@ -197,97 +258,106 @@ class Patching:
         """Plan and stage: everything before the first rename."""
         arguments = job.request.arguments
         plan: PatchPlan | None = None
-        with job.ticket.abandonable as scope:
-            plan = await self._runner.plan(
-                job.workspace, job.operation_id, arguments["patch"], arguments["expected_versions"]
+        with job.ticket.abandonable() as scope:
+            plan = await _bounded(
+                self._runner.plan(job.workspace, job.operation_id, arguments["patch"], arguments["expected_versions"])
             )
             _require_shown(job.hold, plan)
             changes = [known(change) for change in plan.changes]
             await motion.move("planned", changes={"files": list(plan.files), "changes": changes})
-            await self._runner.stage(job.workspace, job.operation_id)
+            await _bounded(self._runner.stage(job.workspace, job.operation_id))
             await trio.lowlevel.checkpoint_if_cancelled()
         if scope.cancelled_caught or plan is None:
             raise Refusal("TIMEOUT", "The caller went away before the first rename; nothing was written.")
         return plan
 
-    async def _install(self, job: _Job, motion: Motion, plan: PatchPlan) -> tuple[str, ...]:
-        """Rename, read back, and claim `applied`, or put everything back and raise.
-
-        Returns: journal files with bytes that a third party put in the way and that were kept.
-        """
-        changes = [known(change) for change in plan.changes]
+    async def _install(self, job: _Job, motion: Motion, changes: list[dict[str, Any]]) -> Refusal | None:
+        """Rename, read back, and record `applied`; else put everything back and return how it ended."""
         try:
-            report = await self._runner.install(job.workspace, job.operation_id)
+            report = await _bounded(self._runner.install(job.workspace, job.operation_id))
             if report.clean:
                 await motion.move("installed")
-                report = await self._runner.verify(job.workspace, job.operation_id)
-        except Refusal as refusal:
-            await self._settle(job, motion, refusal, changes)
-        else:
-            if not report.clean:
-                await self._restore(job, motion, report, changes)
-            await motion.move("verified")
-        return await self._finish(job.workspace, job.operation_id)
+                report = await _bounded(self._runner.verify(job.workspace, job.operation_id))
+            if report.clean:
+                await motion.move("verified")
+                return None
+            return await self._restore(job, motion, report, changes)
+        except Exception as lost:
+            return await self._settle(job, motion, _told(lost, "Its files are looked at again."), changes)
 
-    async def _restore(self, job: _Job, motion: Motion, cause: PatchReport, changes: list[dict[str, Any]]) -> NoReturn:
+    async def _restore(self, job: _Job, motion: Motion, cause: PatchReport, changes: list[dict[str, Any]]) -> Refusal:
         await motion.move("failed", details={"cause": (cause.refusal or {}).get("code", "VERIFY")})
-        try:
-            report = await self._runner.restore(job.workspace, job.operation_id)
-        except Refusal as lost:
-            await self._settle(job, motion, lost, changes)
-            raise Refusal("INTERNAL", "A patch that failed was found applied.", operation_id=motion.subject) from None
-        refusal = not_applied(report, cause.refusal, (*cause.rescued, *report.rescued))
-        ended = await self._end(motion, "restored" if report.clean else "third_party_kept", refusal, changes)
-        await self._finish(job.workspace, job.operation_id)
-        raise ended
+        report = await _bounded(self._runner.restore(job.workspace, job.operation_id))
+        refusal = outcomes.not_applied(report, cause.refusal, (*cause.rescued, *report.rescued))
+        status = "failed_rolled_back" if report.clean else "failed_partial"
+        return await self._end(job, motion, outcomes.taken_back(clean=report.clean), refusal, status, changes)
 
-    async def _settle(self, job: _Job, motion: Motion, lost: Refusal, changes: list[dict[str, Any]]) -> None:
-        """The runner lost sight in the middle: decide from journal and hashes.
+    async def _settle(self, job: _Job, motion: Motion, lost: Refusal, changes: list[dict[str, Any]]) -> Refusal | None:
+        """Runner or database failed in the middle: decide from journal and hashes, and say that.
 
-        Returns where they say `applied`. Raises: Refusal with what they say instead, or
-            OUTCOME_UNKNOWN where they cannot be seen now.
+        Returns: None where they say `applied` and that is recorded; OUTCOME_UNKNOWN where they cannot
+            be seen now, and recovery will see to it.
         """
-        await motion.move("sight_lost", details={"cause": lost.code})
         try:
-            settled = await self._runner.settle(job.workspace, job.operation_id)
-        except Refusal as blind:
-            log.warning("a patch could not be settled yet", operation_id=motion.subject, code=blind.code)
+            settled = await _bounded(self._runner.settle(job.workspace, job.operation_id))
+        except Exception as blind:
+            log.warning("a patch could not be settled yet", operation_id=motion.subject, exc_info=blind)
             settled = None
         if settled is None:
-            unknown = _cut_off(motion.subject)
-            unknown.details = {"status": motion.state, "changes": changes, "replayed": False}
-            raise unknown
+            return await self._lose_sight(motion, lost, changes)
         status, report = settled
-        if status == "applied":
-            await motion.move(FOUND[status])
-            return
-        refusal = not_applied(report, lost.body(), report.rescued)
-        raise await self._end(motion, FOUND[status], refusal, changes)
+        ways = outcomes.found(status)
+        if status != "applied":
+            refusal = outcomes.not_applied(report, lost.body(), report.rescued)
+            return await self._end(job, motion, ways, refusal, outcomes.FINAL[status], changes)
+        job.unrecorded = Ending(motion, ways, details={"cause": lost.code})
+        if await job.unrecorded.attempt():
+            job.unrecorded = None
+            return None
+        # From here on the journal says `applied`, whatever a later patch does to the files.
+        await self._tidy(job)
+        return _about(motion, outcomes.applied_unrecorded(lost.body()), status, changes)
 
-    async def _end(self, motion: Motion, event: str, refusal: Refusal, changes: Any) -> Refusal:
-        """Record a failed end with its refusal, and return the refusal for the caller."""
-        steps = motion.steps(event)
-        refusal.operation_id = motion.subject
-        refusal.details = (refusal.details or {}) | {
-            "status": steps[-1].target,
-            "changes": list(changes),
-            "replayed": False,
-        }
-        await motion.move(event, changes={"outcome": lasting.refusal_body(refusal)}, details={"code": refusal.code})
+    async def _lose_sight(self, motion: Motion, lost: Refusal, changes: list[dict[str, Any]]) -> Refusal:
+        with suppress(Refusal):  # where the database is away too, the row says `applying` and means the same
+            if motion.can("sight_lost"):
+                await motion.move("sight_lost", details={"cause": lost.code})
+        self._left_over()
+        return _about(motion, outcomes.unseen(motion.subject), "unknown", changes)
+
+    async def _end(
+        self,
+        job: _Job,
+        motion: Motion,
+        ways: Mapping[str, tuple[str, ...]],
+        refusal: Refusal,
+        status: str,
+        changes: Any,
+    ) -> Refusal:
+        """Record a failed end with its refusal, now or later, and return the refusal for the caller."""
+        _about(motion, refusal, status, changes)
+        ending = Ending(
+            motion, ways, changes={"outcome": lasting.refusal_body(refusal)}, details={"code": refusal.code}
+        )
+        if not await ending.attempt():
+            job.unrecorded = ending
         return refusal
 
-    async def _finish(self, workspace: Workspace, operation_id: str) -> tuple[str, ...]:
-        """Let the runner throw away what was set aside; return what it rescued from there.
+    async def _tidy(self, job: _Job) -> tuple[str, ...]:
+        """Throw away what was set aside and return what was rescued; a failure changes nothing that was claimed."""
+        try:
+            rescued = await self._finish(job.workspace, job.operation_id)
+        except Exception as problem:
+            log.warning("could not tidy up after a patch yet", operation_id=job.operation_id, exc_info=problem)
+            job.untidy = True
+            return ()
+        job.untidy = False
+        return rescued
 
-        A failure changes nothing that was claimed: what is left is swept by recovery.
-        """
+    async def _finish(self, workspace: Workspace, operation_id: str) -> tuple[str, ...]:
         # Protects the clean-up from the caller's cancellation; bounded by the verb's own deadline too.
-        with trio.move_on_after(limits.TIDY_SECONDS, shield=True):
-            try:
-                return (await self._runner.finish(workspace, operation_id)).rescued
-            except Refusal as refusal:
-                log.warning("could not tidy up after a patch", operation_id=operation_id, code=refusal.code)
-        return ()
+        with trio.fail_after(limits.TIDY_SECONDS, shield=True):
+            return (await self._runner.finish(workspace, operation_id)).rescued
 
     def _operation(self, job: _Job) -> Operation:
         return Operation(
@@ -306,18 +376,28 @@ class Patching:
         )
 
 
-FOUND: Final[Mapping[str, str]] = {
-    "applied": "found_applied",
-    "failed_rolled_back": "found_rolled_back",
-    "failed_partial": "found_partial",
-    "rejected": "found_rolled_back",  # the crash came before the first rename; nothing was written
-}
-"""The event by which an unknown patch becomes what journal and hashes say."""
+async def _bounded(verb: Awaitable[T]) -> T:
+    """Wait for a verb of the runner, which ends itself; one that does not must not keep the root for ever.
+
+    Raises: whatever the verb raises; trio.TooSlowError.
+    """
+    with trio.fail_after(limits.VERB_SECONDS):
+        return await verb
 
 
-def _left_behind(changes: tuple[Mapping[str, Any], ...]) -> dict[str, str]:
-    expected = {str(change["from_path"]): ABSENT for change in changes if change.get("from_path")}
-    return expected | {str(change["path"]): str(change["after_version"]) for change in changes}
+def _told(problem: Exception, left: str) -> Refusal:
+    """Return the refusal that tells of a problem; a fault of ours is logged and named as one."""
+    if isinstance(problem, Refusal):
+        return problem
+    log.error("a step of a patch failed", exc_info=problem)
+    return Refusal("INTERNAL", f"A step of the patch ended by a fault of CodeSpace. {left}")
+
+
+def _about(motion: Motion, refusal: Refusal, status: str, changes: Any) -> Refusal:
+    """Say in a refusal which operation it ends, and how."""
+    refusal.operation_id = motion.subject
+    refusal.details = (refusal.details or {}) | {"status": status, "changes": list(changes), "replayed": False}
+    return refusal
 
 
 def _require_shown(hold: Hold | None, plan: PatchPlan) -> None:
@@ -330,34 +410,3 @@ def _require_shown(hold: Hold | None, plan: PatchPlan) -> None:
             "The files are no longer as they were when the patch was held; nothing was written.",
             approval_id=hold.id,
         )
-
-
-def not_applied(report: PatchReport, cause: Mapping[str, Any] | None, rescued: tuple[str, ...]) -> Refusal:
-    """Return the refusal for a patch that was put back, wholly or in part."""
-    why = str(cause["message"]) if cause else "What was read back is not what was written."
-    details: dict[str, Any] = {"cause": dict(cause)} if cause else {}
-    if rescued:
-        details["rescued"] = list(rescued)
-    if report.clean:
-        return Refusal("PATCH_ROLLED_BACK", f"{why} Every file is as it was before.", details=details)
-    details["kept"] = list(report.kept)
-    return Refusal("PATCH_PARTIAL", f"{why} The named files were changed by others and left alone.", details=details)
-
-
-def _cut_off(operation_id: str) -> Refusal:
-    return Refusal(
-        "OUTCOME_UNKNOWN",
-        "The patch was cut off before its end could be seen. Its journal is kept; each file is whole.",
-        operation_id=operation_id,
-    )
-
-
-def _unsettled(operation: Operation) -> Refusal:
-    refusal = _cut_off(operation.id)
-    refusal.message = f"The patch is recorded as {operation.state!r} by a daemon that has not said its end yet."
-    refusal.details = {
-        "status": "unknown",
-        "changes": [dict(change) for change in operation.changes],
-        "replayed": True,
-    }
-    return refusal

@@ -15,6 +15,10 @@ class Polls:
         self._scopes: set[trio.CancelScope] = set()
         self._ended = False
 
+    @property
+    def ended(self) -> bool:
+        return self._ended
+
     @contextmanager
     def wait(self, seconds: float) -> Iterator[None]:
         """Run the block for at most `seconds`, and no longer than until `end`; then go on behind it."""

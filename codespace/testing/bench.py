@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,15 @@ import trio.testing
 from mcp import Client
 
 import codespace
+from codespace.contract import Runner
 from codespace.daemon import Daemon, open_daemon
 from codespace.protocol.server import build_server
+from codespace.runner.inprocess import open_runner
 from codespace.settings import load
 from codespace.testing.calls import call
 from codespace.testing.site import Files, Site
+
+RunnerFactory = Callable[..., AbstractAsyncContextManager[Runner]]
 
 
 class WallClock:
@@ -54,12 +58,13 @@ class Bench:
     daemon: Daemon
     client: Client
 
-    def __init__(self, site: Site, mode: str, nursery: trio.Nursery) -> None:
+    def __init__(self, site: Site, mode: str, nursery: trio.Nursery, runner: RunnerFactory) -> None:
         self.site = site
         self.root = site.root()
         self.clock = WallClock()
         self._mode = mode
         self._nursery = nursery
+        self._runner = runner
         self._ending = trio.Event()
         self._ended = trio.Event()
 
@@ -105,7 +110,10 @@ class Bench:
     async def _live(self, task_status: trio.TaskStatus[None]) -> None:
         settings = load(self.site.environ)
         try:
-            async with open_daemon(settings, wall_clock=self.clock) as self.daemon, self.attach() as self.client:
+            async with (
+                open_daemon(settings, wall_clock=self.clock, open_runner=self._runner) as self.daemon,
+                self.attach() as self.client,
+            ):
                 task_status.started()
                 await self._ending.wait()
         finally:
@@ -124,6 +132,7 @@ async def open_bench(
     options: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
     mode: str = "legacy",
+    runner: RunnerFactory = open_runner,
 ) -> AsyncIterator[Bench]:
     """Run a daemon with one workspace, `main`, and a client for it, until the block ends.
 
@@ -135,6 +144,7 @@ async def open_bench(
         options: Global keys of the config file.
         environ: More environment variables of the daemon.
         mode: The client's: `legacy` for MCP 2025-11-25, `2026-07-28` or `auto`.
+        runner: Opens the daemon's runner, such as one with faults.
     Yields: Bench.
     Cancel: the daemon stops in order; the folders are removed.
     """
@@ -146,7 +156,7 @@ async def open_bench(
         for name, settings in (others or {}).items():
             site.add_workspace(name, **settings)
         async with trio.open_nursery() as nursery:
-            bench = Bench(site, mode, nursery)
+            bench = Bench(site, mode, nursery, runner)
             await bench.start()
             try:
                 yield bench

@@ -1,0 +1,146 @@
+"""What may be asked of a process that was started: its output and state, its stdin, its end.
+
+It answers from the book of runs and the runner. It starts nothing and records nothing; it only
+waits until an end is recorded before it tells of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+import trio
+
+from codespace import limits
+from codespace.contract import Caller, Encoding, ProcessState, Runner, Stream
+from codespace.errors import Refusal
+from codespace.gateway.polls import Polls
+from codespace.gateway.request import Request
+from codespace.gateway.runs import Run, Runs
+from codespace.gateway.view import chunk_view, process_view
+
+log = structlog.get_logger("codespace.processes")
+
+
+class Processes:
+    """The verbs on this daemon's processes."""
+
+    def __init__(self, runner: Runner, runs: Runs, polls: Polls) -> None:
+        self._runner = runner
+        self._runs = runs
+        self._polls = polls
+
+    async def result(self, run: Run, request: Request, *, replayed: bool) -> dict[str, Any]:
+        """Return what exec_command answers for a started process, once it ended or the request has waited enough.
+
+        Cancel: the process goes on.
+        """
+        assert run.spawned is not None  # its ticket succeeded
+        await self._wait(request.caller, request.arguments["wait_seconds"], run.told.wait)
+        chunk = await self._runner.output(
+            run.process_id, cursor=0, stream="combined", limit_bytes=limits.OUTPUT_CHUNK_BYTES, encoding="text"
+        )
+        return {
+            **chunk_view(chunk, "combined"),
+            "operation_id": run.operation_id,
+            "dispatch_status": "confirmed",
+            "replayed": replayed,
+            "sandbox": run.spawned.sandbox,
+            "network": {"policy": run.workspace.network, "enforcement": run.spawned.network, "decisions": []},
+            "notes": [*run.spawned.notes, *run.notes, *chunk.state.notes],
+        }
+
+    async def read(
+        self,
+        caller: Caller,
+        process_id: str,
+        *,
+        cursor: int,
+        stream: Stream,
+        wait_seconds: float,
+        limit_bytes: int,
+        encoding: Encoding,
+    ) -> dict[str, Any]:
+        """Return output from `cursor` on, waiting up to `wait_seconds` for some.
+
+        Cancel: nothing is consumed.
+        """
+        run = self._runs.find(process_id)
+
+        async def output_is_there() -> None:
+            await self._runner.wait_output(process_id, cursor=cursor, stream=stream)
+
+        await self._wait(caller, wait_seconds, output_is_there)
+        chunk = await self._runner.output(
+            process_id, cursor=cursor, stream=stream, limit_bytes=limit_bytes, encoding=encoding
+        )
+        await self._let_it_be_told(run, chunk.state)
+        return chunk_view(chunk, stream)
+
+    async def status(self, process_id: str) -> dict[str, Any]:
+        run = self._runs.find(process_id)
+        await self._let_it_be_told(run, self._runner.process(process_id))
+        return _described(run, self._runner.process(process_id))
+
+    def listed(self, workspace_id: str | None) -> list[dict[str, Any]]:
+        """Return live and retained processes, oldest first."""
+        return [_described(run, state) for run, state in self._runs.known() if workspace_id in (None, run.workspace.id)]
+
+    async def write_stdin(self, process_id: str, data: str, *, encoding: Encoding, eof: bool) -> int:
+        """Write to the process and return how many bytes it was given.
+
+        Raises: Refusal PROCESS_EXITED, INVALID_ARGUMENT (not base64, or stdin was not left open).
+        """
+        self._runs.find(process_id)
+        return await self._runner.write_stdin(process_id, _decoded(data, encoding), eof=eof)
+
+    async def terminate(self, process_id: str, grace_seconds: float) -> dict[str, Any]:
+        """End the whole tree and return the final state. Cancel: the tree still ends."""
+        run = self._runs.find(process_id)
+        state = await self._runner.terminate(process_id, grace_seconds)
+        await self._let_it_be_told(run, state)
+        return _described(run, state)
+
+    async def _let_it_be_told(self, run: Run, state: ProcessState) -> None:
+        """Tell of an end only once it is recorded and the root is free for the caller's next request."""
+        if state.state == "exited":
+            with trio.move_on_after(limits.RECORD_SECONDS):
+                await run.told.wait()
+
+    async def _wait(self, caller: Caller, wait_seconds: float, condition: Callable[[], Awaitable[None]]) -> None:
+        """Wait for a condition, at most `wait_seconds`, telling the client now and then that it goes on."""
+        begun = trio.current_time()
+        progress = caller.progress
+        with self._polls.wait(wait_seconds):
+            while True:
+                with trio.move_on_after(limits.PROGRESS_INTERVAL_SECONDS):
+                    await condition()
+                    return
+                if progress is not None:
+                    try:
+                        await progress(trio.current_time() - begun, "still running")
+                    except Exception as problem:  # whatever a broken door raises: the answer does not depend on it
+                        log.info("a client takes no progress any more", client=caller.client, problem=repr(problem))
+                        progress = None
+
+
+def _described(run: Run, state: ProcessState) -> dict[str, Any]:
+    return process_view(state) | {
+        "workspace_id": run.workspace.id,
+        "operation_id": run.operation_id,
+        "command": list(run.command),
+    }
+
+
+def _decoded(data: str, encoding: Encoding) -> bytes:
+    if encoding == "text":
+        return data.encode("utf-8")
+    try:
+        return base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        raise Refusal(
+            "INVALID_ARGUMENT", "data is not base64; nothing was written.", details={"argument": "data"}
+        ) from None

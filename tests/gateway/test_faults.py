@@ -1,0 +1,290 @@
+"""A runner that crashes or hangs, a database that is away: each answer is still true, each row still gets its end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from codespace import limits
+from codespace.errors import Refusal
+from codespace.gateway import audit
+from codespace.gateway.database import connect
+from codespace.testing import Bench, open_bench
+from codespace.testing.faulty import Act, Faults, When, crash, hang
+from codespace.testing.site import tree
+
+BEFORE = {"a.txt": "old a\n", "gone.txt": "x\n"}
+PATCH = (
+    "*** Begin Patch\n*** Update File: a.txt\n@@\n-old a\n+new a\n*** Delete File: gone.txt\n"
+    "*** Add File: deep/b.txt\n+b\n*** End Patch\n"
+)
+OLD = {"a.txt": b"old a\n", "gone.txt": b"x\n"}
+AFTER = {"a.txt": b"new a\n", "deep/b.txt": b"b\n"}
+FREE = "*** Begin Patch\n*** Add File: free.txt\n+free\n*** End Patch\n"
+PATCH_VERBS = ("plan", "stage", "install", "verify", "finish")
+FINAL = {"applied", "rejected", "failed_rolled_back", "failed_partial", "exited", "spawn_failed", "lost"}
+
+
+@pytest.fixture(autouse=True)
+def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Try again soon, and give up on a hanging verb soon."""
+    monkeypatch.setattr(limits, "RECORD_RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(limits, "VERB_SECONDS", 1.0)
+    monkeypatch.setattr(limits, "TIDY_SECONDS", 1.0)
+
+
+@asynccontextmanager
+async def bench_with(faults: Faults, **options: Any) -> AsyncIterator[Bench]:
+    async with open_bench(files=BEFORE, runner=faults.open_runner, **options) as bench:
+        yield bench
+        with connect(bench.daemon.settings.database) as db:
+            assert audit.verify(db).ok
+
+
+async def answer(bench: Bench, tool: str = "apply_patch", **arguments: Any) -> tuple[str, dict[str, Any]]:
+    """Return ("ok", result) or (code, error body)."""
+    try:
+        return "ok", await bench.call(tool, **arguments)
+    except Refusal as refusal:
+        return refusal.code, refusal.body()
+
+
+async def final(bench: Bench, operation_id: str) -> dict[str, Any]:
+    """Return the operation's status once it is final; the daemon sees to it while it lives."""
+    with trio.fail_after(10):
+        while True:
+            status = await bench.call("operation_status", operation_id=operation_id)
+            if status["status"] in FINAL:
+                return status
+            await trio.lowlevel.checkpoint()
+
+
+async def database(bench: Bench, *, writable: bool) -> None:
+    """Have SQLite itself refuse every write of this daemon, or take them again."""
+    lane = bench.daemon.tools._ledger._store._writer  # type: ignore[attr-defined]
+    await lane.run(lambda call: lane.db.execute(f"PRAGMA query_only = {'OFF' if writable else 'ON'}"))
+
+
+def away(bench: Bench) -> Act:
+    async def act() -> None:
+        await database(bench, writable=False)
+
+    return act
+
+
+@pytest.mark.parametrize("fault", [crash, hang])
+@pytest.mark.parametrize("verb", PATCH_VERBS)
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_runner_that_fails_in_any_verb_of_a_patch_leaves_a_whole_tree_a_free_root_and_a_true_row(
+    when: When, verb: str, fault: Act
+) -> None:
+    faults = Faults()
+    async with bench_with(faults) as bench:
+        faults.order(when, verb, fault)
+        code, body = await answer(bench, patch=PATCH, operation_key="k")
+        assert faults.met == [(when, verb)]
+        status = await final(bench, body["operation_id"])
+        with trio.fail_after(10):
+            while tree(bench.root) != (AFTER if status["status"] == "applied" else OLD):
+                await trio.lowlevel.checkpoint()
+        assert (code == "ok") == (status["status"] == "applied")
+        if code != "ok":
+            assert body["details"]["status"] == status["status"]
+            assert (await answer(bench, patch=PATCH, operation_key="k"))[0] == code
+        assert (await bench.call("apply_patch", patch=FREE))["status"] == "applied"
+
+
+@pytest.mark.parametrize("fault", [crash, hang])
+async def test_where_nothing_can_be_seen_the_answer_is_unknown_and_the_daemon_settles_it_later(fault: Act) -> None:
+    faults = Faults()
+    async with bench_with(faults) as bench:
+        faults.order("after", "install", crash)
+        faults.order("before", "settle", fault)
+        code, body = await answer(bench, patch=PATCH, operation_key="k")
+        assert (code, body["details"]["status"]) == ("OUTCOME_UNKNOWN", "unknown")
+        assert (await final(bench, body["operation_id"]))["status"] == "applied"
+        assert tree(bench.root) == AFTER
+        assert (await bench.call("apply_patch", patch=PATCH, operation_key="k"))["replayed"] is True
+
+
+@pytest.mark.parametrize("verb", ["plan", "stage", "install", "verify"])
+async def test_an_answer_is_true_when_the_database_goes_away_behind_a_verb_and_the_row_follows(verb: str) -> None:
+    faults = Faults()
+    async with bench_with(faults) as bench:
+        faults.order("after", verb, away(bench))
+        code, body = await answer(bench, patch=PATCH, operation_key="k")
+        assert code == "STORE_UNAVAILABLE"
+        applied = verb in ("install", "verify")
+        assert body["details"]["status"] == ("applied" if applied else "rejected")
+        assert tree(bench.root) == (AFTER if applied else OLD)
+        assert (await answer(bench, patch=PATCH, operation_key="k"))[1]["operation_id"] == body["operation_id"]
+        await database(bench, writable=True)
+        assert (await final(bench, body["operation_id"]))["status"] == ("applied" if applied else "rejected")
+        assert (await bench.call("apply_patch", patch=FREE))["status"] == "applied"
+
+
+async def test_a_patch_that_is_put_back_while_the_database_is_away_says_so_and_is_recorded_so() -> None:
+    faults = Faults()
+    async with bench_with(faults) as bench:
+
+        async def third_party() -> None:
+            Path(bench.root, "deep/b.txt").write_text("not what was written\n")
+            Path(bench.root, "deep/b.txt").write_text("b\n")
+            Path(bench.root, "a.txt").write_text("somebody else\n")
+            await database(bench, writable=False)
+
+        faults.order("after", "install", third_party)
+        code, body = await answer(bench, patch=PATCH)
+        assert (code, body["details"]["status"]) == ("PATCH_PARTIAL", "failed_partial")
+        assert tree(bench.root) == {"a.txt": b"somebody else\n", "gone.txt": b"x\n"}
+        await database(bench, writable=True)
+        assert (await final(bench, body["operation_id"]))["status"] == "failed_partial"
+
+
+async def test_a_database_that_stays_away_until_the_end_leaves_the_row_to_the_next_start() -> None:
+    faults = Faults()
+    async with bench_with(faults) as bench:
+        faults.order("after", "install", away(bench))
+        _, body = await answer(bench, patch=PATCH)
+        await bench.restart()
+        status = await bench.call("operation_status", operation_id=body["operation_id"])
+        assert status["status"] == "applied"
+        assert tree(bench.root) == AFTER
+
+
+async def test_a_row_that_a_fault_left_is_settled_by_the_next_start_also_after_an_ordered_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "RECORD_RETRY_SECONDS", 1000.0)  # this daemon does not come to it
+    faults = Faults()
+    async with bench_with(faults) as bench:
+        faults.order("after", "install", crash)
+        faults.order("before", "settle", crash)
+        _, body = await answer(bench, patch=PATCH)
+        await bench.restart()
+        status = await bench.call("operation_status", operation_id=body["operation_id"])
+        assert status["status"] == "applied"
+        assert tree(bench.root) == AFTER
+
+
+@pytest.mark.parametrize("fault", [crash, hang])
+@pytest.mark.parametrize(("when", "verb"), [("before", "spawn"), ("after", "spawn"), ("before", "wait_exit")])
+async def test_a_runner_that_fails_to_run_a_command_leaves_no_process_a_free_root_and_a_row_with_an_end(
+    when: When, verb: str, fault: Act
+) -> None:
+    if verb == "wait_exit" and fault is hang:
+        return  # a wait for an end is as long as the command may take
+    faults = Faults()
+    async with bench_with(faults) as bench:
+        faults.order(when, verb, fault)
+        code, body = await answer(bench, "exec_command", command=["sleep", "1000"], operation_key="k", wait_seconds=0)
+        assert code in ("INTERNAL", "ok")
+        assert (await final(bench, body["operation_id"]))["status"] == "lost"
+        assert all(each["state"] == "exited" for each in (await bench.call("list_processes"))["processes"])
+        assert (await bench.call("exec_command", command=["true"]))["exit_code"] == 0
+
+
+async def test_a_command_is_followed_to_its_end_while_the_database_is_away() -> None:
+    faults = Faults()
+    async with bench_with(faults) as bench:
+        faults.order("after", "spawn", away(bench))
+        ended = await bench.call("exec_command", command=["sh", "-c", "echo out; exit 3"], operation_key="k")
+        assert (ended["exit_code"], ended["chunk"], ended["state"]) == (3, "out\n", "exited")
+        assert any("could not record" in note for note in ended["notes"])
+        again = await bench.call("exec_command", command=["sh", "-c", "echo out; exit 3"], operation_key="k")
+        assert (again["replayed"], again["process_id"]) == (True, ended["process_id"])
+        await database(bench, writable=True)
+        status = await final(bench, ended["operation_id"])
+        assert (status["status"], status["outcome"]["exit_code"]) == ("exited", 3)
+
+
+async def test_a_live_process_keeps_its_root_though_its_start_could_not_be_recorded() -> None:
+    faults = Faults()
+    async with bench_with(faults) as bench:
+        faults.order("after", "spawn", away(bench))
+        running = await bench.call("exec_command", command=["sleep", "1000"], wait_seconds=0)
+        assert running["state"] == "running"
+        await database(bench, writable=True)
+        assert (await answer(bench, patch=FREE))[0] == "WORKSPACE_BUSY"
+        await bench.call("terminate_process", process_id=running["process_id"])
+        assert (await final(bench, running["operation_id"]))["outcome"]["termination"] == "terminated"
+
+
+async def test_nothing_starts_and_no_key_is_burned_where_the_database_is_away_from_the_first() -> None:
+    faults = Faults()
+    async with bench_with(faults) as bench:
+        await database(bench, writable=False)
+        for tool, arguments in (("apply_patch", {"patch": PATCH}), ("exec_command", {"command": ["touch", "x"]})):
+            code, body = await answer(bench, tool, operation_key=tool, **arguments)
+            assert (code, "operation_id" in body) == ("STORE_UNAVAILABLE", False)
+        assert tree(bench.root) == OLD
+        await database(bench, writable=True)
+        assert (await bench.call("exec_command", command=["touch", "x"], operation_key="exec_command"))[
+            "exit_code"
+        ] == 0
+
+
+async def test_what_a_daemon_that_died_behind_the_record_left_set_aside_is_swept_by_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "RECORD_RETRY_SECONDS", 1000.0)  # this daemon does not come to it
+    faults = Faults()
+    async with bench_with(faults) as bench:
+        faults.order("before", "finish", crash)
+        assert (await bench.call("apply_patch", patch=PATCH))["status"] == "applied"
+        assert tree(bench.root) != AFTER
+        await database(bench, writable=False)  # so that its end is not recorded, as if it had been killed
+        await bench.restart()
+        assert tree(bench.root) == AFTER
+
+
+@pytest.mark.parametrize("verb", ["install", "verify"])
+async def test_a_hold_whose_run_outlived_the_database_is_consumed_once_it_is_back(verb: str) -> None:
+    faults = Faults()
+    async with bench_with(faults, approvals="confirm") as bench:
+        _, body = await answer(bench, patch=PATCH)
+        hold = body["approval_id"]
+        await bench.call("approval_resolve", approval_id=hold, decision="grant")
+        faults.order("after", verb, away(bench))
+        code, body = await answer(bench, "operation_resume", approval_id=hold)
+        assert (code, body["details"]["status"]) == ("STORE_UNAVAILABLE", "applied")
+        assert tree(bench.root) == AFTER
+        again = await answer(bench, "operation_resume", approval_id=hold)
+        assert again[1]["operation_id"] == body["operation_id"]  # it ran once, whatever is recorded
+        await database(bench, writable=True)
+        with trio.fail_after(10):
+            while (await bench.call("approval_status", approval_id=hold))["state"] != "consumed":
+                await trio.lowlevel.checkpoint()
+
+
+async def test_a_stop_with_a_hanging_verb_ends_in_time_and_the_next_start_settles_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "VERB_SECONDS", 1000.0)
+    monkeypatch.setattr(limits, "STOP_SECONDS", 1.0)
+    faults = Faults()
+    async with bench_with(faults) as bench:
+        installed = trio.Event()
+
+        async def installed_and_hangs() -> None:
+            installed.set()
+            await hang()
+
+        faults.order("after", "install", installed_and_hangs)
+        async with trio.open_nursery() as nursery:
+
+            async def send() -> None:
+                with pytest.raises(Exception):  # noqa: B017, PT011 - the client is gone before there is an answer
+                    await bench.call("apply_patch", patch=PATCH, operation_key="k")
+
+            nursery.start_soon(send)
+            await installed.wait()
+            with trio.fail_after(20):
+                await bench.restart()
+        assert (await bench.call("operation_status", operation_key="k"))["status"] == "applied"
+        assert tree(bench.root) == AFTER
