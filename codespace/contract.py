@@ -249,6 +249,17 @@ class Chunk:
     """Bytes at the start that are kept too, where a middle is lost; `retained_from` is behind it then."""
 
 
+@dataclass(frozen=True, slots=True)
+class DiffPage:
+    """One page of a whole diff."""
+
+    text: str
+    cursor: int
+    """Where the next page begins; `total` at the end."""
+    total: int
+    """Bytes of the whole diff as UTF-8."""
+
+
 class Runner(Protocol):
     """The verbs of the runner. Each raises Refusal; each is bounded in time by the runner itself.
 
@@ -293,16 +304,40 @@ class Runner(Protocol):
     async def plan(
         self, workspace: Workspace, operation_id: str, patch: str, expected_versions: Mapping[str, str]
     ) -> PatchPlan: ...
+    async def plan_undo(
+        self, workspace: Workspace, operation_id: str, undone: str, state_dir: str | None = None
+    ) -> PatchPlan:
+        """As `plan`: what taking back `undone` would do, whose journal the daemon of `state_dir` has."""
+
+    async def diff(self, workspace: Workspace, operation_id: str, cursor: int) -> DiffPage:
+        """A page of the whole diff of a plan that is held."""
+
+    async def kept_diff(self, operation_id: str, cursor: int, state_dir: str | None = None) -> DiffPage:
+        """A page of the whole diff of an operation that has a journal; SNAPSHOT_EXPIRED where it has none."""
+
+    async def leftovers(self, state_dir: str | None = None) -> Sequence[str]:
+        """The operations whose journals say that something of them may still lie beside their files."""
+
+    async def prune(self, snapshot_bytes: int, snapshot_age_seconds: float) -> Sequence[str]:
+        """Remove snapshots that are too old or too much; return their operations."""
+
+    def cut_off(self) -> None:
+        """End every wait for a patch helper now: a stop whose time is over."""
+
     async def stage(self, workspace: Workspace, operation_id: str) -> None: ...
     async def install(self, workspace: Workspace, operation_id: str) -> PatchReport: ...
     async def verify(self, workspace: Workspace, operation_id: str) -> PatchReport: ...
     async def restore(self, workspace: Workspace, operation_id: str) -> PatchReport: ...
-    async def finish(self, workspace: Workspace, operation_id: str) -> PatchReport:
+    async def finish(self, workspace: Workspace, operation_id: str, state_dir: str | None = None) -> PatchReport:
         """Look again at what was set aside and throw it away; also ends a plan that is not wanted."""
 
-    async def settle(self, workspace: Workspace, operation_id: str) -> tuple[str, PatchReport] | None:
+    async def settle(
+        self, workspace: Workspace, operation_id: str, state_dir: str | None = None
+    ) -> tuple[str, PatchReport] | None:
         """Decide from journal and hashes what a cut-off patch did, putting back what is half done.
 
+        Args:
+            state_dir: Of the daemon that began it; None for this one.
         Returns: `applied`, `failed_rolled_back`, `failed_partial` or `rejected`, and what is on disk;
             None where it cannot be seen now.
         """

@@ -105,6 +105,14 @@ HELPER_DESCRIPTORS: Final = 1024
 # Most open files of a patch helper; a patch holds some 70 at once.
 HELPER_MEMORY_BYTES: Final = 6 * 1_073_741_824
 # Most address space: twice the trees of a plan with their lines, and the plans that are held.
+DIFF_WHOLE_BYTES: Final = 32 * 1_048_576
+# Most of a diff that is kept for people who decide; one that is larger nobody reads.
+DIFF_PAGE_BYTES: Final = 65_536
+# One page of it.
+HELPER_DESCRIPTORS: Final = 1024
+# Most open files of a patch helper; a patch holds some 70 at once.
+HELPER_MEMORY_BYTES: Final = 6 * 1_073_741_824
+# Most address space: twice the trees of a plan with their lines, and the plans that are held.
 PLACE_SECONDS: Final = 10.0
 # Longest placing of chunks; ends well inside PLAN_SECONDS, so that the helper answers and lives.
 PLAN_SECONDS: Final = 20.0

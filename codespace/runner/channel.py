@@ -47,6 +47,8 @@ class Channel:
         self._owed: tuple[int, float] | None = None
         """Number and deadline of a request whose caller was cancelled before the reply came."""
         self._closed = False
+        self._shield: trio.CancelScope | None = None
+        """Of the call under way, where its caller waits on though it was cancelled."""
 
     @classmethod
     async def start(cls, argv: Sequence[str]) -> Channel:
@@ -121,6 +123,7 @@ class Channel:
         await self._send(request, until, seconds)
         # Shielded, a reply that says what is on disk is not lost with its caller; bounded by `until` too.
         with trio.CancelScope(shield=shielded, deadline=until) as waiting:
+            self._shield = waiting
             try:
                 return await self._reply(self._number)
             except trio.Cancelled:
@@ -153,6 +156,11 @@ class Channel:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.HELPER_STOP_SECONDS):
             await self._process.wait()
         await self.kill()
+
+    def cut_off(self) -> None:
+        """Let the call under way, if there is one, run out of time now."""
+        if self._shield is not None:
+            self._shield.deadline = trio.current_time()
 
     async def kill(self) -> None:
         """Kill the child and wait for it.

@@ -15,6 +15,7 @@ import trio
 from codespace.beneath import clean
 from codespace.contract import (
     Chunk,
+    DiffPage,
     Encoding,
     FindResult,
     PatchPlan,
@@ -27,7 +28,7 @@ from codespace.contract import (
     Stream,
     Workspace,
 )
-from codespace.runner import environment, program
+from codespace.runner import environment, journals, program
 from codespace.runner.files import Files
 from codespace.runner.patcher import Patcher
 from codespace.runner.roots import Roots
@@ -51,9 +52,8 @@ async def open_runner(
             Patcher(state_dir) as patcher,
             Supervisor(state_dir, wall_clock=wall_clock, retention_seconds=retention_seconds) as supervisor,
         ):
-            yield InProcess(
-                roots, Files(roots), Search(roots, rg_path=rg_path, bwrap_path=bwrap_path), patcher, supervisor
-            )
+            search = Search(roots, rg_path=rg_path, bwrap_path=bwrap_path)
+            yield InProcess(roots, Files(roots), search, patcher, supervisor, state_dir, wall_clock)
     finally:
         roots.close()
 
@@ -61,7 +61,18 @@ async def open_runner(
 class InProcess:
     """Implements `contract.Runner`."""
 
-    def __init__(self, roots: Roots, files: Files, search: Search, patcher: Patcher, supervisor: Supervisor) -> None:
+    def __init__(
+        self,
+        roots: Roots,
+        files: Files,
+        search: Search,
+        patcher: Patcher,
+        supervisor: Supervisor,
+        state_dir: str,
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self._state_dir = state_dir
+        self._wall_clock = wall_clock
         self._roots = roots
         self._files = files
         self._search = search
@@ -74,6 +85,7 @@ class InProcess:
         """Return the facts for the execution contract, just probed."""
         confinement = await self._search.confinement()
         root = await trio.to_thread.run_sync(self._roots.of, workspace)
+        confined = await self._helper_confinement(workspace)
         reasons = [_NO_SANDBOX, *([confinement.reason] if confinement.reason else [])]
         return {
             "runner": "in-process",
@@ -82,7 +94,7 @@ class InProcess:
             "exec_available": workspace.network == "restricted" and workspace.sandbox == "optional",
             "tty_supported": False,
             "command_sandbox": "none",
-            "patch_helper_confined": False,
+            "patch_helper_confined": bool(confined.get("files")),
             "network_enforcement": "none",
             "sandbox": {
                 "filesystem": "none",
@@ -94,8 +106,14 @@ class InProcess:
                 "degraded": [],
             },
             "reasons": reasons,
-            "caveats": [_UNSANDBOXED],
+            "caveats": [_UNSANDBOXED, *([_IN_STEPS] if self._patcher.atomic(workspace) is False else [])],
         }
+
+    async def _helper_confinement(self, workspace: Workspace) -> Mapping[str, Any]:
+        """Return what the patch helper's own witness found; a workspace that takes no patch never has one."""
+        if workspace.profile != "workspace-write":
+            return {"files": False}
+        return await self._patcher.confinement(workspace)
 
     # --- files ---
 
@@ -166,6 +184,27 @@ class InProcess:
     ) -> PatchPlan:
         return await self._patcher.plan(workspace, operation_id, patch, expected_versions)
 
+    async def plan_undo(
+        self, workspace: Workspace, operation_id: str, undone: str, state_dir: str | None = None
+    ) -> PatchPlan:
+        return await self._patcher.plan_undo(workspace, operation_id, undone, state_dir)
+
+    async def diff(self, workspace: Workspace, operation_id: str, cursor: int) -> DiffPage:
+        return await self._patcher.diff(workspace, operation_id, cursor)
+
+    async def kept_diff(self, operation_id: str, cursor: int, state_dir: str | None = None) -> DiffPage:
+        return await trio.to_thread.run_sync(journals.diff, state_dir or self._state_dir, operation_id, cursor)
+
+    async def leftovers(self, state_dir: str | None = None) -> Sequence[str]:
+        return await trio.to_thread.run_sync(journals.leftovers, state_dir or self._state_dir)
+
+    async def prune(self, snapshot_bytes: int, snapshot_age_seconds: float) -> Sequence[str]:
+        oldest = self._wall_clock() - snapshot_age_seconds
+        return await trio.to_thread.run_sync(journals.prune, self._state_dir, snapshot_bytes, oldest)
+
+    def cut_off(self) -> None:
+        self._patcher.cut_off()
+
     async def stage(self, workspace: Workspace, operation_id: str) -> None:
         await self._patcher.stage(workspace, operation_id)
 
@@ -178,11 +217,13 @@ class InProcess:
     async def restore(self, workspace: Workspace, operation_id: str) -> PatchReport:
         return await self._patcher.restore(workspace, operation_id)
 
-    async def finish(self, workspace: Workspace, operation_id: str) -> PatchReport:
-        return await self._patcher.finish(workspace, operation_id)
+    async def finish(self, workspace: Workspace, operation_id: str, state_dir: str | None = None) -> PatchReport:
+        return await self._patcher.finish(workspace, operation_id, state_dir)
 
-    async def settle(self, workspace: Workspace, operation_id: str) -> tuple[str, PatchReport] | None:
-        return await self._patcher.settle(workspace, operation_id)
+    async def settle(
+        self, workspace: Workspace, operation_id: str, state_dir: str | None = None
+    ) -> tuple[str, PatchReport] | None:
+        return await self._patcher.settle(workspace, operation_id, state_dir)
 
     # --- processes ---
 
@@ -225,6 +266,10 @@ class InProcess:
 
 
 _NO_SANDBOX = "command_sandbox is `none`: this version of CodeSpace has no command sandbox yet."
+_IN_STEPS = (
+    "The filesystem cannot exchange names in one step (RENAME_EXCHANGE, RENAME_NOREPLACE): a patch replaces a file in "
+    "two, and for a moment in between nothing is at its path. No bytes are lost, also by a crash in it."
+)
 _UNSANDBOXED = (
     "Commands run with all rights of the operator's account: they can read and write outside the root and use the "
     "network. Only the file tools and patches are kept inside."

@@ -7,7 +7,6 @@ means for the operation depends on the verb and is said by the refusal.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +19,9 @@ import trio
 
 from codespace import limits
 from codespace.beneath import Root
-from codespace.contract import Change, PatchPlan, PatchReport, Workspace
+from codespace.contract import Change, DiffPage, PatchPlan, PatchReport, Workspace
 from codespace.errors import Refusal
+from codespace.runner import journals
 from codespace.runner.channel import Channel, Lost
 from codespace.runner.protected import git_is_protected, protected_paths
 from codespace.runner.roots import Roots
@@ -30,12 +30,15 @@ HELPER: Final = (sys.executable, "-I", "-X", "utf8", "-m", "helper.patch")
 
 _SECONDS: Final[Mapping[str, float]] = {
     "plan": limits.PLAN_SECONDS,
+    "plan_undo": limits.PLAN_SECONDS,
+    "diff": limits.PLAN_SECONDS,
     "stage": limits.STAGE_SECONDS,
     "install": limits.INSTALL_SECONDS,
     "restore": limits.RESTORE_SECONDS,
     "finish": limits.FINISH_SECONDS,
     "settle": limits.SETTLE_SECONDS,
 }
+_WRITES_NOTHING: Final = frozenset({"plan", "plan_undo", "diff"})
 _REPEATABLE: Final = frozenset({"restore", "finish", "settle"})
 # They work from the journal, so twice is as once. A plan is repeated too where its helper died, but not where it
 # hung: the same patch would hang the next one as well.
@@ -50,8 +53,17 @@ class _Seat:
     """The place of one workspace's helper. The lock keeps requests in order."""
 
     workspace: Workspace
+    folder: str
     lock: trio.Lock = field(default_factory=trio.Lock)
     channel: Channel | None = None
+    readable: tuple[str, ...] = ()
+    """Folders with journals of other daemons that the helper may read."""
+    wanted: tuple[str, ...] = ()
+    """Those that it is to have once it is replaced."""
+    confined: Mapping[str, Any] | None = None
+    """What the helper found when it tried to break out."""
+    atomic: bool | None = None
+    """Whether every filesystem that was patched exchanges names in one step; None before the first patch."""
 
 
 class Patcher:
@@ -66,10 +78,11 @@ class Patcher:
     """
 
     def __init__(self, state_dir: str, *, argv: Sequence[str] = HELPER) -> None:
-        self._folder = os.path.join(state_dir, "journal")
+        self._folder = journals.folder(state_dir)
         self._argv = argv
         self._umask = _umask()
-        self._seats: dict[str, _Seat] = {}
+        self._seats: dict[tuple[str, str], _Seat] = {}
+        self._cut_off = False
         self._after: dict[str, Mapping[str, str]] = {}
         self._roots = Roots()
         self._threads = trio.CapacityLimiter(4)  # verify is short; more at once would only fight for the disk
@@ -87,6 +100,16 @@ class Patcher:
                         nursery.start_soon(seat.channel.close)
         finally:
             self._roots.close()
+
+    def cut_off(self) -> None:
+        """End every wait for a helper now, and allow no new one: for a stop whose time is over.
+
+        Journals say what became of what was under way.
+        """
+        self._cut_off = True
+        for seat in self._seats.values():
+            if seat.channel is not None:
+                seat.channel.cut_off()
 
     async def plan(
         self, workspace: Workspace, operation_id: str, patch: str, expected_versions: Mapping[str, str]
@@ -112,13 +135,39 @@ class Patcher:
         self._after[operation_id] = after
         return replace(found, token=operation_id)
 
+    async def plan_undo(
+        self, workspace: Workspace, operation_id: str, undone: str, state_dir: str | None = None
+    ) -> PatchPlan:
+        """Return what taking back the applied operation `undone` would do; as `plan` in all else.
+
+        Args:
+            state_dir: Of the daemon that has its journal; None for this one.
+        Raises: Refusal VERSION_CONFLICT, SNAPSHOT_EXPIRED.
+        """
+        folder = self._folder if state_dir is None else journals.folder(state_dir)
+        found: PatchPlan
+        found, after = await self._call(
+            workspace, "plan_undo", operation_id, readable=folder, undone=undone, folder=folder
+        )
+        self._after[operation_id] = after
+        return replace(found, token=operation_id)
+
+    async def diff(self, workspace: Workspace, operation_id: str, cursor: int) -> DiffPage:
+        """Return a page of the whole diff of a plan that is held.
+
+        Raises: Refusal OPERATION_NOT_FOUND where it no longer is.
+        """
+        page: DiffPage = await self._call(workspace, "diff", operation_id, cursor=cursor, limit=limits.DIFF_PAGE_BYTES)
+        return page
+
     async def stage(self, workspace: Workspace, operation_id: str) -> None:
         """Write the journal and the new files beside their targets, flushed.
 
         Raises: Refusal; then nothing of the patch is left below the root.
         Cancel: waits for the answer first.
         """
-        await self._call(workspace, "stage", operation_id)
+        told = await self._call(workspace, "stage", operation_id)
+        self._seat(workspace, None).atomic = bool(told["atomic"])
 
     async def install(self, workspace: Workspace, operation_id: str) -> PatchReport:
         """Put the staged files in place. A report that is not clean asks for `restore`.
@@ -148,25 +197,33 @@ class Patcher:
         report: PatchReport = await self._call(workspace, "restore", operation_id)
         return report
 
-    async def finish(self, workspace: Workspace, operation_id: str) -> PatchReport:
+    async def finish(self, workspace: Workspace, operation_id: str, state_dir: str | None = None) -> PatchReport:
         """Throw away what was set aside or staged; also ends a plan that is not wanted.
 
+        Args:
+            state_dir: Of the daemon that began the operation; None for this one.
         Returns: a report whose `rescued` names bytes that were found in place of planned ones.
         Cancel: waits for the answer first.
         """
         self._after.pop(operation_id, None)
-        report: PatchReport = await self._call(workspace, "finish", operation_id)
+        report: PatchReport = await self._call(workspace, "finish", operation_id, state_dir=state_dir)
         return report
 
-    async def settle(self, workspace: Workspace, operation_id: str) -> tuple[str, PatchReport] | None:
+    async def settle(
+        self, workspace: Workspace, operation_id: str, state_dir: str | None = None
+    ) -> tuple[str, PatchReport] | None:
         """Decide after a crash, from journal and hashes; None where there is no journal, so nothing was written.
 
         Nothing of the patch is left beside its targets afterwards. The answer stays the same until `finish`, which
         the caller asks for once it is recorded, so that a journal without further use goes.
 
+        Args:
+            state_dir: Of the daemon that began the operation; None for this one.
         Cancel: waits for the answer first.
         """
-        settled: tuple[str, PatchReport, dict[str, str]] | None = await self._call(workspace, "settle", operation_id)
+        settled: tuple[str, PatchReport, dict[str, str]] | None = await self._call(
+            workspace, "settle", operation_id, state_dir=state_dir
+        )
         if settled is None:
             return None
         outcome, report, after = settled
@@ -174,10 +231,10 @@ class Patcher:
             return outcome, report
         self._after[operation_id] = after
         if not (await self.verify(workspace, operation_id)).clean:
-            report = await self.restore(workspace, operation_id)
+            report = await self._call(workspace, "restore", operation_id, state_dir=state_dir)
             return ("failed_partial" if report.kept else "failed_rolled_back"), report
         try:
-            return outcome, await self.finish(workspace, operation_id)
+            return outcome, await self.finish(workspace, operation_id, state_dir)
         except Refusal as refused:  # it is applied all the same; what is set aside is swept when asked again
             _log.warning("could not tidy up after a patch", operation_id=operation_id, code=refused.code)
             return outcome, report
@@ -186,12 +243,41 @@ class Patcher:
         """Return the process id of each workspace's helper, where one runs."""
         return {
             name: seat.channel.pid
-            for name, seat in self._seats.items()
-            if seat.channel is not None and seat.channel.usable
+            for (name, folder), seat in self._seats.items()
+            if folder == self._folder and seat.channel is not None and seat.channel.usable
         }
 
-    async def _call(self, workspace: Workspace, verb: str, operation_id: str, **arguments: Any) -> Any:
-        seat = self._seats.setdefault(workspace.id, _Seat(workspace))
+    async def confinement(self, workspace: Workspace) -> Mapping[str, Any]:
+        """Return what the workspace's helper found when it tried to break out; it is started where none runs."""
+        seat = self._seat(workspace, None)
+        async with seat.lock:
+            try:
+                await self._channel(seat, workspace)
+            except (Lost, Refusal) as error:
+                return {"files": False, "network": False, "reason": f"the patch helper cannot be started: {error}"}
+            return seat.confined or {}
+
+    def atomic(self, workspace: Workspace) -> bool | None:
+        """Return whether the filesystems patched so far exchange names in one step; None where none was."""
+        return self._seat(workspace, None).atomic
+
+    def _seat(self, workspace: Workspace, state_dir: str | None) -> _Seat:
+        folder = self._folder if state_dir is None else journals.folder(state_dir)
+        return self._seats.setdefault((workspace.id, folder), _Seat(workspace, folder))
+
+    async def _call(
+        self,
+        workspace: Workspace,
+        verb: str,
+        operation_id: str,
+        *,
+        state_dir: str | None = None,
+        readable: str | None = None,
+        **arguments: Any,
+    ) -> Any:
+        seat = self._seat(workspace, state_dir)
+        if readable not in (None, seat.folder, *seat.wanted):
+            seat.wanted = (*seat.wanted, str(readable))
         try:
             seat.lock.acquire_nowait()  # a checkpoint less than acquire(), which every verb would pay
         except trio.WouldBlock:
@@ -200,12 +286,14 @@ class Patcher:
             return await self._ask(seat, workspace, verb, operation_id, arguments)
         except Lost as lost:
             _log.warning("patch helper lost", verb=verb, reason=lost.reason, stderr=lost.stderr)
-            if verb in _REPEATABLE or (verb == "plan" and not lost.timed_out):
+            if verb in _REPEATABLE or (verb in ("plan", "plan_undo") and not lost.timed_out):
                 return await self._again(seat, workspace, verb, operation_id, arguments)
             if verb == "stage":
                 await self._sweep(seat, workspace, operation_id)
             _refuse(verb, lost)
         finally:
+            if verb == "finish" and seat.folder != self._folder and seat.channel is not None:
+                await seat.channel.close()  # a helper for the journals of another daemon is of no more use
             seat.lock.release()
 
     async def _again(
@@ -227,10 +315,12 @@ class Patcher:
     async def _ask(
         self, seat: _Seat, workspace: Workspace, verb: str, operation_id: str, arguments: Mapping[str, Any]
     ) -> Any:
+        if self._cut_off:
+            raise Lost("is no longer waited for, because the daemon ends", sent=False)
         channel = await self._channel(seat, workspace)
         request = {"verb": verb, "operation": operation_id, **arguments}
         # A plan writes nothing, so a cancelled caller need not wait; every other answer says what is on disk.
-        reply = await channel.call(request, _SECONDS[verb], shielded=verb != "plan")
+        reply = await channel.call(request, _SECONDS[verb], shielded=verb not in _WRITES_NOTHING)
         try:
             return _answer(verb, reply)
         except Refusal as refused:
@@ -243,19 +333,20 @@ class Patcher:
         raise nonsense
 
     async def _channel(self, seat: _Seat, workspace: Workspace) -> Channel:
-        if seat.channel is not None and seat.channel.usable and seat.workspace == workspace:
+        known = seat.workspace == workspace and seat.readable == seat.wanted
+        if seat.channel is not None and seat.channel.usable and known:
             return seat.channel
         if seat.channel is not None:
             await seat.channel.close()
             seat.channel = None
-        seat.workspace = workspace
+        seat.workspace, seat.readable = workspace, seat.wanted
         try:
             channel = await Channel.start(self._argv)
         except OSError as error:
             raise Lost(f"could not be started ({error.strerror})", sent=False) from error
         try:
-            opened = await channel.call(self._opening(workspace), limits.HELPER_START_SECONDS, shielded=True)
-            _answer("open", opened)
+            opened = await channel.call(self._opening(seat), limits.HELPER_START_SECONDS, shielded=True)
+            seat.confined = dict(_answer("open", opened)["confined"])
             seat.channel = channel
         except (KeyError, TypeError, ValueError):
             raise Lost("spoke nonsense", sent=False) from None
@@ -266,11 +357,13 @@ class Patcher:
                     await channel.kill()
         return channel
 
-    def _opening(self, workspace: Workspace) -> dict[str, Any]:
+    def _opening(self, seat: _Seat) -> dict[str, Any]:
+        workspace = seat.workspace
         return {
             "verb": "open",
             "root": workspace.root,
-            "journal": self._folder,
+            "journal": seat.folder,
+            "readable": list(seat.readable),
             "umask": self._umask,
             "allow_submounts": workspace.allow_submounts,
             "hidden": list(workspace.hidden_paths),
@@ -342,9 +435,15 @@ def _read_settled(told: Mapping[str, Any]) -> tuple[str, PatchReport, dict[str, 
     return outcome, _read_report(told["report"]), dict(told["after"])
 
 
+def _read_page(told: Mapping[str, Any]) -> DiffPage:
+    return DiffPage(str(told["text"]), int(told["cursor"]), int(told["total"]))
+
+
 _READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
     "open": dict,
     "plan": _read_plan,
+    "plan_undo": _read_plan,
+    "diff": _read_page,
     "stage": dict,
     "install": _read_report,
     "restore": _read_report,
@@ -354,7 +453,7 @@ _READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
 
 
 def _refuse(verb: str, lost: Lost) -> NoReturn:
-    if verb in ("plan", "stage") or not lost.sent:
+    if verb in _WRITES_NOTHING or verb == "stage" or not lost.sent:
         code = "TIMEOUT" if lost.timed_out else "FILE_OPERATION_FAILED"
         raise Refusal(
             code,

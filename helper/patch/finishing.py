@@ -8,6 +8,7 @@ from codespace.beneath import Root
 from codespace.errors import Refusal
 from helper.patch.journal import Journal
 from helper.patch.manifest import Manifest
+from helper.patch.renames import mend
 from helper.patch.sight import discard
 from helper.patch.staging import sweep
 
@@ -21,10 +22,13 @@ def finish(root: Root, manifest: Manifest, journal: Journal) -> tuple[list[str],
     Returns: paths beside which something was left that is no regular file, and the rescued files.
     """
     if journal.marked("restoring") or not journal.marked("installing"):
-        sweep(root, manifest, journal)
+        mend(root, manifest, journal)
+        clean = sweep(root, manifest, journal)
         rescued = journal.rescued()
-        if not rescued and not _kept_anything(journal):
+        if clean and not rescued and not _kept_anything(journal):
             journal.purge()
+        elif clean:
+            journal.mark("finished")
         return [], rescued
     return _throw_away(root, manifest, journal), journal.rescued()
 
@@ -45,6 +49,9 @@ def _throw_away(root: Root, manifest: Manifest, journal: Journal) -> list[str]:
     for directory in manifest.directories:
         with contextlib.suppress(Refusal, OSError):
             root.remove_directory(directory.beside)
+    for emptied in manifest.emptied:
+        with contextlib.suppress(Refusal, OSError):  # somebody put something there meanwhile: it stays
+            root.remove_directory(emptied.path)
     if not left:
         journal.mark("finished")
     return left

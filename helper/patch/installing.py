@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from codespace.beneath import RENAME_EXCHANGE, RENAME_NOREPLACE, Root, renameat2
+from codespace.beneath import Root
 from codespace.beneath.faults import refusal
 from codespace.errors import Refusal
 from helper.patch.journal import Journal
-from helper.patch.manifest import Action, Directory, Manifest, Slot
+from helper.patch.manifest import Action, Directory, Manifest, Slot, spare_name
+from helper.patch.renames import exchange_at, put, put_at, take_at
 from helper.patch.sight import Identity, Sight, identity, is_before, see, see_at, sync_parents
 from helper.patch.staging import changed
 
@@ -37,8 +38,9 @@ def install(root: Root, manifest: Manifest, identities: Mapping[int, Identity], 
     journal.mark("installing")
     slots: list[int] = []
     try:
-        for directory in manifest.directories:
-            _make(root, directory)
+        made_by_others = [each.path for each in manifest.directories if not _make(root, each)]
+        if made_by_others:
+            journal.mark("unmade", made_by_others)
         for slot in manifest.slots:
             slots.append(slot.number)
             surprise = _STEPS[slot.action](root, slot, identities.get(slot.number))
@@ -61,9 +63,10 @@ class _Unreached(Exception):
         self.refusal = refusal
 
 
-def _make(root: Root, directory: Directory) -> None:
+def _make(root: Root, directory: Directory) -> bool:
+    """Return whether the directory is the patch's own, and not somebody else's that came meanwhile."""
     try:
-        root.move(directory.beside, directory.path)
+        put(root, directory.beside, directory.path)
     except FileExistsError:
         status = root.look(directory.path)
         if status is None or not stat.S_ISDIR(status.st_mode):
@@ -72,12 +75,13 @@ def _make(root: Root, directory: Directory) -> None:
                 f"Something that is no directory came to be at {directory.path}. {_LEFT}",
                 details={"path": directory.path, "expected": "absent", "actual": "other"},
             ) from None
-        # Someone made it meanwhile, which is as well; the staged one stays where it is and is swept.
+        return False  # which is as well; the staged one stays where it is and is swept
+    return True
 
 
 def _create(root: Root, slot: Slot, staged: Identity | None) -> Refusal | None:
     try:
-        root.move(slot.beside, slot.path)
+        put(root, slot.beside, slot.path)
     except FileExistsError:
         return changed(slot, see(root, slot.path).version, _LEFT)
     if _identity(root, slot.path) != staged:
@@ -87,14 +91,21 @@ def _create(root: Root, slot: Slot, staged: Identity | None) -> Refusal | None:
 
 def _replace(root: Root, slot: Slot, staged: Identity | None) -> Refusal | None:
     with _held(root, slot) as (directory, name, beside):
+        spare = spare_name(slot).rpartition("/")[2]
         try:
-            renameat2(directory, beside, directory, name, RENAME_EXCHANGE)
+            exchange_at(directory, beside, name, spare)
         except FileNotFoundError:
             return changed(slot, see_at(directory, name).version, _LEFT)
+        except FileExistsError:
+            raise changed(slot, see_at(directory, name).version, _LEFT) from None
         out = see_at(directory, beside)
         if not _is_planned(slot, out):
-            renameat2(directory, beside, directory, name, RENAME_EXCHANGE)
-            return changed(slot, _told(slot, out), _LEFT)
+            surprise = changed(slot, _told(slot, out), _LEFT)
+            try:
+                exchange_at(directory, beside, name, spare)
+            except (FileExistsError, FileNotFoundError):
+                raise surprise from None  # they changed it once more: restore rescues what it finds in our names
+            return surprise
         if identity(os.stat(name, dir_fd=directory, follow_symlinks=False)) != staged:
             raise _replaced(slot)
     return None
@@ -103,7 +114,7 @@ def _replace(root: Root, slot: Slot, staged: Identity | None) -> Refusal | None:
 def _remove(root: Root, slot: Slot, staged: Identity | None) -> Refusal | None:
     with _held(root, slot) as (directory, name, beside):
         try:
-            renameat2(directory, name, directory, beside, RENAME_NOREPLACE)
+            take_at(directory, name, beside)
         except FileExistsError:
             return _replaced(slot)
         except FileNotFoundError:
@@ -113,7 +124,7 @@ def _remove(root: Root, slot: Slot, staged: Identity | None) -> Refusal | None:
             return None
         surprise = changed(slot, _told(slot, out), _LEFT)
         try:
-            renameat2(directory, beside, directory, name, RENAME_NOREPLACE)
+            put_at(directory, beside, directory, name)
         except FileExistsError:
             raise surprise from None  # a third file came: restore rescues the second and leaves the third
         return surprise

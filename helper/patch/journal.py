@@ -8,6 +8,8 @@
     restoring       which slots were found installed when putting back began
     finishing       the patch is verified, and what was set aside is being thrown away
     finished        nothing is set aside any more
+    diff.txt        the whole diff, where the one in the manifest had to be cut
+    unmade          directories that somebody else made before the patch could
 
 The folder is locked for as long as a helper works on the operation, so that a second one never
 settles what the first is still doing.
@@ -88,9 +90,18 @@ class Journal:
         shutil.rmtree(self.path, ignore_errors=True)
         self.close()
 
-    def write_manifest(self, manifest: Manifest, before: Mapping[int, bytes]) -> None:
-        """Write the manifest, with the bytes before where they are few, and wait until it is on the disk."""
-        packed = manifests.pack(manifest)
+    def write_manifest(
+        self, manifest: Manifest, before: Mapping[int, bytes], diff: str = "", whole: str | None = None
+    ) -> None:
+        """Write the manifest, with the bytes before where they are few, and wait until it is on the disk.
+
+        Args:
+            diff: For people; kept with the manifest.
+            whole: All of it, where `diff` was cut; kept in a file of its own.
+        """
+        packed = manifests.pack(manifest) | {"diff": diff}
+        if whole is not None:
+            os.close(self._write("diff.txt", whole.encode("utf-8", "surrogatepass")))
         self._inline = sum(map(len, before.values())) <= limits.JOURNAL_INLINE_BYTES
         if self._inline:
             packed["before"] = {number: base64.b64encode(data).decode() for number, data in before.items()}
@@ -113,6 +124,21 @@ class Journal:
                 "The journal of this operation was written by another release or was damaged. Nothing was done.",
                 next_step="Ask the operator to look at the journal in the state directory.",
             ) from error
+
+    def diff(self) -> bytes:
+        """Return the whole diff as UTF-8."""
+        with contextlib.suppress(FileNotFoundError):
+            return self._read("diff.txt")
+        return str((self._load("manifest.json") or {}).get("diff", "")).encode("utf-8", "surrogatepass")
+
+    def befores(self) -> dict[int, bytes]:
+        """Return all bytes that were kept, by slot."""
+        inline = (self._load("manifest.json") or {}).get("before", {})
+        kept = {int(number): base64.b64decode(data) for number, data in inline.items()}
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(os.path.join(self.path, "before")):
+                kept[int(name)] = self._read(f"before/{name}")
+        return kept
 
     def before(self, number: int) -> bytes | None:
         """Return the bytes kept for slot `number`."""

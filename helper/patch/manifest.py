@@ -12,7 +12,7 @@ _SHORT_CHARACTERS: Final = 12  # of an operation id in staged names; O_EXCL guar
 
 Action = Literal["create", "replace", "remove"]
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Of manifest.json; one of another format is never acted on."""
 
 
@@ -43,6 +43,8 @@ class Slot:
     """Permission bits that the new file must have; None where those of `source`, or the umask, decide."""
     metadata: Metadata | None = None
     """Of the file that is replaced or removed."""
+    given: Metadata | None = None
+    """What the new file must carry, where an undo makes an old one again; None where `source` or the umask decide."""
 
     def with_metadata(self, metadata: Metadata) -> Slot:
         """Return the same slot with what its old file carries."""
@@ -55,6 +57,17 @@ class Directory:
 
     path: str
     beside: str
+    mode: int | None = None
+    """Permission bits where an undo makes it again; None where the umask decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """A directory that an undo takes away, once it is verified, if it is empty then."""
+
+    path: str
+    mode: int
+    """Permission bits that it had, for the undo of the undo."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +82,18 @@ class Manifest:
     slots: tuple[Slot, ...]
     changes: tuple[Mapping[str, Any], ...]
     """The net changes in the words of the contract."""
+    emptied: tuple[Emptied, ...] = ()
+    """Children before parents."""
 
 
 def staged_name(operation: str, what: int | str, kind: str = "staged") -> str:
     """Return a name that no listing shows, for something that an operation puts below the root."""
     return f"{STAGED_PREFIX}{operation[-_SHORT_CHARACTERS:]}-{what}.{kind}"
+
+
+def spare_name(slot: Slot) -> str:
+    """Return the third path that two names need to be exchanged without the kernel's help."""
+    return f"{slot.beside.removesuffix('.staged')}.spare"
 
 
 def pack(manifest: Manifest) -> dict[str, Any]:
@@ -83,7 +103,8 @@ def pack(manifest: Manifest) -> dict[str, Any]:
         "operation": manifest.operation,
         "root": manifest.root,
         "identity": list(manifest.identity),
-        "directories": [[directory.path, directory.beside] for directory in manifest.directories],
+        "directories": [[each.path, each.beside, each.mode] for each in manifest.directories],
+        "emptied": [[each.path, each.mode] for each in manifest.emptied],
         "slots": [_pack_slot(slot) for slot in manifest.slots],
         "changes": [dict(change) for change in manifest.changes],
     }
@@ -101,9 +122,10 @@ def unpack(packed: Mapping[str, Any]) -> Manifest:
         operation=packed["operation"],
         root=packed["root"],
         identity=(device, inode),
-        directories=tuple(Directory(path, beside) for path, beside in packed["directories"]),
+        directories=tuple(Directory(path, beside, mode) for path, beside, mode in packed["directories"]),
         slots=tuple(_unpack_slot(slot) for slot in packed["slots"]),
         changes=tuple(packed["changes"]),
+        emptied=tuple(Emptied(path, mode) for path, mode in packed["emptied"]),
     )
 
 
@@ -118,20 +140,19 @@ def _pack_slot(slot: Slot) -> dict[str, Any]:
         "source": slot.source,
         "mode": slot.mode,
     }
-    if slot.metadata is not None:
-        packed["metadata"] = {
-            "mode": slot.metadata.mode,
-            "owner": list(slot.metadata.owner),
-            "attributes": dict(slot.metadata.attributes),
-        }
+    for name, metadata in (("metadata", slot.metadata), ("given", slot.given)):
+        if metadata is not None:
+            packed[name] = {
+                "mode": metadata.mode,
+                "owner": list(metadata.owner),
+                "attributes": dict(metadata.attributes),
+            }
     return packed
 
 
 def _unpack_slot(packed: Mapping[str, Any]) -> Slot:
     fields = dict(packed)
-    metadata = fields.pop("metadata", None)
-    slot = Slot(**fields)
-    if metadata is None:
-        return slot
-    user, group = metadata["owner"]
-    return slot.with_metadata(Metadata(metadata["mode"], (user, group), metadata["attributes"]))
+    for name in {"metadata", "given"} & fields.keys():
+        user, group = fields[name]["owner"]
+        fields[name] = Metadata(fields[name]["mode"], (user, group), fields[name]["attributes"])
+    return Slot(**fields)

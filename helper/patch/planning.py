@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,11 +34,16 @@ class Planned:
     after: dict[int, bytes]
     diff: str
     diff_truncated: bool
+    changes: Sequence[v4a.NetChange]
 
     @property
     def size_bytes(self) -> int:
         """How much of the helper's memory the plan's contents take."""
         return sum(map(len, self.before.values())) + sum(map(len, self.after.values()))
+
+    def whole_diff(self) -> str | None:
+        """Return all of the diff where `diff` was cut: to limits.DIFF_WHOLE_BYTES, which it says if it is over that."""
+        return v4a.unified_diff(self.changes, limits.DIFF_WHOLE_BYTES)[0] if self.diff_truncated else None
 
 
 def plan(root: Root, policy: Policy, bounds: Bounds, operation: str, text: str, expected: Mapping[str, str]) -> Planned:
@@ -67,7 +72,7 @@ def plan(root: Root, policy: Policy, bounds: Bounds, operation: str, text: str, 
         slots=placed,
         changes=tuple(_told(change, tree.versions) for change in net.changes),
     )
-    return Planned(manifest, before, after, diff, truncated)
+    return Planned(manifest, before, after, diff, truncated, net.changes)
 
 
 def _check_count(patch: v4a.Patch) -> None:

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+from typing import Final
 
 from codespace.beneath import Root
+from codespace.beneath.faults import refusal
 from codespace.errors import Refusal
 from helper.patch.manifest import Manifest, staged_name
 
+_UNKNOWN_FLAGS: Final = frozenset(errno.errorcode[number] for number in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP))
 
-def check_renames(root: Root, manifest: Manifest, known: set[int]) -> None:
-    """Try both flags once for each filesystem that the patch writes to; `known` remembers the good ones.
+
+def probe_renames(root: Root, manifest: Manifest, known: dict[int, bool]) -> None:
+    """Try both flags once for each filesystem that the patch writes to, and note in `known` whether it has them.
 
     The names are the operation's own, so `remove_probes` finds them after a crash.
 
-    Raises: Refusal FILE_OPERATION_FAILED; nothing is left.
+    Raises: Refusal FILE_OPERATION_FAILED where not even a file can be made; nothing is left.
     """
     for directory in _directories(manifest):
         status = root.look(directory or ".")
         if status is not None and status.st_dev not in known:
-            _try(root, manifest, directory)
-            known.add(status.st_dev)
+            known[status.st_dev] = _try(root, manifest, directory)
 
 
 def remove_probes(root: Root, manifest: Manifest) -> None:
@@ -43,7 +47,7 @@ def _names(manifest: Manifest, directory: str) -> list[str]:
     return [f"{directory}/{name}" if directory else name for name in names]
 
 
-def _try(root: Root, manifest: Manifest, directory: str) -> None:
+def _try(root: Root, manifest: Manifest, directory: str) -> bool:
     first, second, third = _names(manifest, directory)
     try:
         for path in (first, second):
@@ -51,14 +55,12 @@ def _try(root: Root, manifest: Manifest, directory: str) -> None:
                 os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=above))
         root.exchange(first, second)
         root.move(first, third)
-    except (Refusal, OSError) as error:
-        code = error.details.get("errno") if isinstance(error, Refusal) and error.details else None
-        reason = code or (error.strerror if isinstance(error, OSError) else "unknown")
-        raise Refusal(
-            "FILE_OPERATION_FAILED",
-            f"The filesystem cannot stage a patch in {directory or 'the workspace root'} ({reason}): it has to be "
-            "writable and to know RENAME_EXCHANGE and RENAME_NOREPLACE. Nothing was written.",
-            next_step="Use a workspace on a common local filesystem (ext4, xfs, btrfs, tmpfs).",
-        ) from error
+    except OSError as error:
+        raise refusal(error, directory or "the workspace root", "Nothing was written.") from error
+    except Refusal as refused:
+        if (refused.details or {}).get("errno") in _UNKNOWN_FLAGS:
+            return False
+        raise
     finally:
         remove_probes(root, manifest)
+    return True

@@ -7,18 +7,22 @@ the first step back, so that a second crash does not change the answer.
 
 from __future__ import annotations
 
-import base64
 import contextlib
+import errno
 import os
 from dataclasses import dataclass
+from typing import Final
 
 from codespace.beneath import Root
 from codespace.errors import Refusal
 from helper.patch.flush import Flush
 from helper.patch.journal import Journal
 from helper.patch.manifest import Manifest, Slot
+from helper.patch.renames import exchange, mend, put, take
 from helper.patch.sight import Sight, discard, is_after, is_before, see, sync_parents
 from helper.patch.staging import sweep, write_beside
+
+_PASSING: Final = frozenset({"EROFS", "EIO", "ENOSPC", "EDQUOT"})
 
 
 @dataclass(slots=True)
@@ -31,19 +35,23 @@ class Restored:
 
 def restore(root: Root, manifest: Manifest, journal: Journal) -> Restored:
     """Take the patch back as far as nobody else's work is in the way."""
+    mend(root, manifest, journal)
     installed = _installed(root, manifest, journal)
     kept: list[str] = []
     for slot in reversed(manifest.slots):
         if slot.number in installed:
             try:
                 back = _put_back(root, slot, journal)
-            except (Refusal, OSError):
+            except (Refusal, OSError) as error:
+                _require_passable(error)
                 back = False
             if not back:
                 kept.append(slot.path)
         else:
-            with contextlib.suppress(Refusal, OSError):
+            try:
                 discard(root, slot, (slot.after,), journal)
+            except (Refusal, OSError) as error:
+                _require_passable(error)
     for directory in reversed(manifest.directories):
         _take_away(root, directory.path, directory.beside)
     sweep(root, manifest, journal)
@@ -107,11 +115,11 @@ def _put_back_create(root: Root, slot: Slot, there: Sight, beside: Sight, journa
         return discard(root, slot, (slot.after,), journal)
     if not is_after(slot, there) or not discard(root, slot, (slot.after,), journal):
         return False
-    root.move(slot.path, slot.beside)
+    take(root, slot)
     if is_after(slot, see(root, slot.beside)):
         return discard(root, slot, (slot.after,), journal)
     with contextlib.suppress(FileExistsError):
-        root.move(slot.beside, slot.path)  # it changed just now: their file goes back
+        put(root, slot.beside, slot.path)  # it changed just now: their file goes back
     discard(root, slot, (slot.after,), journal)
     return False
 
@@ -125,9 +133,9 @@ def _put_back_replace(root: Root, slot: Slot, there: Sight, beside: Sight, journ
     if beside.absent and not _make_again(root, slot, journal):
         return False
     foreign = not beside.absent and not is_before(slot, beside)
-    root.exchange(slot.beside, slot.path)
+    exchange(root, slot)
     if not is_after(slot, see(root, slot.beside)):
-        root.exchange(slot.beside, slot.path)  # it changed just now: their file goes back
+        exchange(root, slot)  # it changed just now: their file goes back
         discard(root, slot, (slot.before, slot.after), journal)
         return False
     discard(root, slot, (slot.after,), journal)
@@ -143,11 +151,24 @@ def _put_back_remove(root: Root, slot: Slot, there: Sight, beside: Sight, journa
     if beside.absent:
         return False  # whoever took the one that was set aside away may want it gone; the journal has the bytes
     try:
-        root.move(slot.beside, slot.path)
+        put(root, slot.beside, slot.path)
     except FileExistsError:
         discard(root, slot, (slot.before,), journal)
         return False
     return is_before(slot, see(root, slot.path))
+
+
+def _require_passable(error: Refusal | OSError) -> None:
+    """Refuse to give an outcome where the disk, and nobody's work, is in the way: it is asked again later."""
+    code = errno.errorcode.get(error.errno or 0) if isinstance(error, OSError) else (error.details or {}).get("errno")
+    if code in _PASSING:
+        raise Refusal(
+            "FILE_OPERATION_FAILED",
+            f"The disk stands in the way of putting files back ({code}); each file is whole, and the journal is kept.",
+            next_step="Make the directory writable and free some space; it is tried again then.",
+            retryable=True,
+            details={"errno": code},
+        ) from error
 
 
 def _make_again(root: Root, slot: Slot, journal: Journal) -> bool:
@@ -156,7 +177,7 @@ def _make_again(root: Root, slot: Slot, journal: Journal) -> bool:
     metadata = slot.metadata
     if data is None or metadata is None:
         return False
-    again = Slot(slot.number, "replace", slot.path, slot.beside, slot.before, slot.after, None, metadata.mode)
+    again = Slot(slot.number, "replace", slot.path, slot.beside, slot.before, slot.after, None, None, given=metadata)
     flush = Flush()
     try:
         descriptor, _ = write_beside(root, again, data)
@@ -164,14 +185,6 @@ def _make_again(root: Root, slot: Slot, journal: Journal) -> bool:
         flush.wait()
     finally:
         flush.drop()
-    held = root.open_file(slot.beside)
-    try:
-        os.fchown(held, *metadata.owner)
-        for name, value in metadata.attributes.items():
-            os.setxattr(held, name, base64.b64decode(value))
-        os.fchmod(held, metadata.mode)
-    finally:
-        os.close(held)
     return is_before(slot, see(root, slot.beside))
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from codespace import limits
+from codespace import limits, pages
 from codespace.beneath import Root
 from codespace.errors import Refusal
-from helper.patch import finishing, installing, planning, settling, staging
+from helper.patch import finishing, installing, planning, settling, staging, undoing
 from helper.patch.journal import Journal
 from helper.patch.manifest import Manifest
 from helper.patch.planning import Bounds, Planned
@@ -38,8 +38,8 @@ class Session:
     folder: str
     plans: dict[str, Planned] = field(default_factory=dict)
     works: dict[str, Work] = field(default_factory=dict)
-    renaming: set[int] = field(default_factory=set)
-    """Devices that are known to exchange names."""
+    renaming: dict[int, bool] = field(default_factory=dict)
+    """Of each device that was written to, whether it knows the flags of rename."""
 
     @classmethod
     def open(cls, request: Mapping[str, Any]) -> Session:
@@ -76,6 +76,24 @@ class Session:
             )
         self.plans.pop(operation, None)
         planned = planning.plan(self.root, self.policy, self.bounds, operation, text, request["expected_versions"])
+        return self._planned(operation, planned)
+
+    def _plan_undo(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        operation = request["operation"]
+        self.plans.pop(operation, None)
+        undone = request["undone"]
+        ours = self.works.get(undone)  # its lock is held by this helper where it was not finished yet
+        journal = Journal.load(request["folder"], undone) if ours is None else ours.journal
+        if journal is None:
+            raise undoing.expired()
+        try:
+            planned = undoing.plan_undo(self.root, self.policy, self.bounds, operation, journal)
+        finally:
+            if ours is None:
+                journal.close()
+        return self._planned(operation, planned)
+
+    def _planned(self, operation: str, planned: Planned) -> dict[str, Any]:
         self.plans[operation] = planned
         self._forget_plans()
         return {
@@ -102,7 +120,16 @@ class Session:
                 retryable=True,
             )
         self.works[operation] = Work(*staging.stage(self.root, planned, self.folder, self.renaming))
-        return {}
+        return {"atomic": all(self.renaming.values())}
+
+    def _diff(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a page of a held plan's whole diff: lone surrogates are possible, a character is never split."""
+        planned = self.plans.get(request["operation"])
+        if planned is None:
+            raise Refusal("OPERATION_NOT_FOUND", "The plan of this operation is no longer held.")
+        whole = planned.whole_diff() or planned.diff
+        page, cursor = pages.cut(whole.encode("utf-8", "surrogatepass"), request["cursor"], request["limit"])
+        return {"text": page, "cursor": cursor, "total": len(whole.encode("utf-8", "surrogatepass"))}
 
     def _install(self, request: Mapping[str, Any]) -> dict[str, Any]:
         work = self.works.get(request["operation"])
@@ -168,6 +195,13 @@ class Session:
         if manifest is None:
             journal.purge()  # cut off before the manifest, so before anything was staged
             return None
+        if manifest.identity[1] != self.root.identity[1]:  # device numbers change with a restart of the machine
+            journal.close()
+            raise Refusal(
+                "FILE_OPERATION_FAILED",
+                "Another directory is at the root than the one that this operation worked on. Nothing was done.",
+                next_step="Put the directory back, or ask the operator for `codespace operations settle`.",
+            )
         self.works[operation] = work = Work(journal, manifest)
         return work
 
@@ -178,6 +212,8 @@ def _after(manifest: Manifest) -> dict[str, str]:
 
 _VERBS: Final[Mapping[str, Callable[[Session, Mapping[str, Any]], dict[str, Any]]]] = {
     "plan": Session._plan,
+    "plan_undo": Session._plan_undo,
+    "diff": Session._diff,
     "stage": Session._stage,
     "install": Session._install,
     "restore": Session._restore,

@@ -7,6 +7,7 @@ from typing import Any
 from codespace.beneath import Root
 from helper.patch.journal import Journal
 from helper.patch.manifest import Manifest
+from helper.patch.renames import mend
 from helper.patch.report import report
 from helper.patch.restoring import is_applied, restore
 
@@ -21,6 +22,7 @@ def settle(root: Root, manifest: Manifest, journal: Journal) -> tuple[str, dict[
     outcome = journal.note("outcome")
     if outcome is not None:
         return outcome["outcome"], report(kept=outcome["kept"], rescued=journal.rescued())
+    mend(root, manifest, journal)
     if not journal.marked("restoring"):
         if journal.marked("finishing"):
             return "applied", report(rescued=journal.rescued())

@@ -112,24 +112,31 @@ def discard(root: Root, slot: Slot, versions: tuple[str, ...], journal: Journal)
 
     Returns: whether nothing is there any more. What is no regular file is never thrown away.
     """
+    return throw_away(root, slot.number, slot.beside, versions, journal)
+
+
+def throw_away(root: Root, number: int, path: str, versions: tuple[str, ...], journal: Journal) -> bool:
+    """As `discard`, for any name that is ours; what is rescued is kept under `number`."""
     try:
-        with root.parent(slot.beside) as (directory, name):
-            return _discard(root, slot, versions, journal, directory, name)
+        with root.parent(path) as (directory, name):
+            return _throw_away(root, number, path, versions, journal, directory, name)
     except Refusal as refused:
         if refused.code in ("FILE_NOT_FOUND", "PATH_NOT_DIRECTORY"):
             return True  # not even its directory is there
         raise
 
 
-def _discard(root: Root, slot: Slot, versions: tuple[str, ...], journal: Journal, directory: int, name: str) -> bool:
+def _throw_away(
+    root: Root, number: int, path: str, versions: tuple[str, ...], journal: Journal, directory: int, name: str
+) -> bool:
     sight = see_at(directory, name)
     if sight.absent:
         return True
     if sight.version == OTHER:
         return False
     if sight.version not in (*versions, _EMPTY):
-        data, _ = root.read(slot.beside, limits.FILE_BYTES)
-        journal.rescue(slot.number, data)
+        data, _ = root.read(path, limits.FILE_BYTES)
+        journal.rescue(number, data)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name, dir_fd=directory)
     return True

@@ -12,14 +12,14 @@ from codespace.v4a import paths
 from helper.patch.manifest import Action, Directory, Slot, staged_name
 from helper.patch.tree import Tree
 
-_ORDER: Final[Mapping[Action, int]] = {"create": 0, "replace": 1, "remove": 2}
+ORDER: Final[Mapping[Action, int]] = {"create": 0, "replace": 1, "remove": 2}
 
 
 def slots_of(
     tree: Tree, changes: Iterable[v4a.NetChange], operation: str
 ) -> tuple[list[Slot], dict[int, bytes], dict[int, bytes]]:
     """Return the slots in the order of install, with bare names beside, and the bytes before and after by number."""
-    effects = sorted(_effects(tree, changes), key=lambda effect: _ORDER[effect[0]])
+    effects = sorted(_effects(tree, changes), key=lambda effect: ORDER[effect[0]])
     slots: list[Slot] = []
     versions = tree.versions
     befores: dict[int, bytes] = {}
@@ -96,7 +96,14 @@ def beside(slot: Slot, near: Near) -> Slot:
     return replace(slot, beside=near.place(slot.path, slot.beside))
 
 
-def directories_of(missing: Mapping[str, None], near: Near, operation: str) -> Iterator[Directory]:
-    """Yield the directories to make, parents before children."""
+def directories_of(
+    missing: Mapping[str, None], near: Near, operation: str, modes: Mapping[str, int] | None = None
+) -> Iterator[Directory]:
+    """Yield the directories to make, parents before children.
+
+    Args:
+        modes: Permission bits of those that had some before.
+    """
     for number, path in enumerate(missing):
-        yield Directory(path, near.place(path, staged_name(operation, f"d{number}")))
+        mode = None if modes is None else modes.get(path)
+        yield Directory(path, near.place(path, staged_name(operation, f"d{number}")), mode)

@@ -7,6 +7,7 @@ import contextlib
 import os
 import stat
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from codespace.beneath import Root, metadata
@@ -16,7 +17,7 @@ from helper.patch.flush import Flush, write_all
 from helper.patch.journal import Journal
 from helper.patch.manifest import Manifest, Metadata, Slot
 from helper.patch.planning import Planned
-from helper.patch.probe import check_renames, remove_probes
+from helper.patch.probe import probe_renames, remove_probes
 from helper.patch.sight import Identity, discard, identity
 
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -26,12 +27,12 @@ _COPIED_FILE: Final = 0o600  # until the metadata of the file it replaces is on 
 
 
 def stage(
-    root: Root, planned: Planned, folder: str, renaming: set[int]
+    root: Root, planned: Planned, folder: str, renaming: dict[int, bool]
 ) -> tuple[Journal, Manifest, dict[int, Identity]]:
     """Write journal and staged files.
 
     Args:
-        renaming: Devices that are known to exchange names; filled on the way.
+        renaming: Of each device that was written to, whether it knows the flags of rename; filled on the way.
     Returns: the open journal, the manifest with the metadata of the old files, and the identity of each
         staged file, by which install knows that what it put in place is what was staged.
     Raises: Refusal; nothing is left below the root and no journal either.
@@ -41,8 +42,8 @@ def stage(
     identities: dict[int, Identity] = {}
     try:
         with _refusing():
-            journal.write_manifest(manifest, planned.before)
-            check_renames(root, manifest, renaming)
+            journal.write_manifest(manifest, planned.before, planned.diff, planned.whole_diff())
+            probe_renames(root, manifest, renaming)
             _write_staged(root, manifest, planned.after, identities)
     except BaseException:
         sweep(root, manifest, journal, identities.keys())
@@ -54,20 +55,25 @@ def stage(
     return journal, manifest, identities
 
 
-def sweep(root: Root, manifest: Manifest, journal: Journal, only: Collection[int] | None = None) -> None:
+def sweep(root: Root, manifest: Manifest, journal: Journal, only: Collection[int] | None = None) -> bool:
     """Remove what was staged and never installed; bytes that are not ours are rescued first.
 
     Args:
         only: The slots that got so far; None for all of them.
+    Returns: whether nothing of it is left.
     """
+    clean = True
     for slot in manifest.slots:
         if slot.action != "remove" and (only is None or slot.number in only):
-            with contextlib.suppress(Refusal, OSError):
-                discard(root, slot, (slot.after,), journal)
+            try:
+                clean &= discard(root, slot, (slot.after,), journal)
+            except (Refusal, OSError):
+                clean = False
     for directory in reversed(manifest.directories):
         with contextlib.suppress(Refusal, OSError):
             root.remove_directory(directory.beside)
     remove_probes(root, manifest)
+    return clean
 
 
 def write_beside(root: Root, slot: Slot, data: bytes) -> tuple[int, Identity]:
@@ -84,7 +90,8 @@ def write_beside(root: Root, slot: Slot, data: bytes) -> tuple[int, Identity]:
 
 def _write_beside(root: Root, slot: Slot, data: bytes) -> tuple[int, Identity]:
     with root.parent(slot.beside) as (directory, name):
-        mode = _NEW_FILE if slot.source is None and slot.mode is None else _COPIED_FILE
+        plain = slot.source is None and slot.mode is None and slot.given is None
+        mode = _NEW_FILE if plain else _COPIED_FILE
         descriptor = os.open(name, _FLAGS, mode, dir_fd=directory)
         try:
             write_all(descriptor, data)
@@ -104,8 +111,22 @@ def _dress(root: Root, slot: Slot, descriptor: int) -> None:
             metadata.copy(source, descriptor)
         finally:
             os.close(source)
+    if slot.given is not None:
+        _give(slot.given, descriptor)
     if slot.mode is not None and stat.S_IMODE(os.fstat(descriptor).st_mode) != slot.mode:
         os.fchmod(descriptor, slot.mode)
+
+
+def _give(metadata: Metadata, descriptor: int) -> None:
+    status = os.fstat(descriptor)
+    if (status.st_uid, status.st_gid) != metadata.owner:
+        os.fchown(descriptor, *metadata.owner)
+    wanted = {name: base64.b64decode(value) for name, value in metadata.attributes.items()}
+    for name in set(_attributes(descriptor)) - wanted.keys():
+        os.removexattr(descriptor, name)
+    for name, value in wanted.items():
+        os.setxattr(descriptor, name, value)
+    os.fchmod(descriptor, metadata.mode)  # last: changing an owner clears the setuid bit
 
 
 def _write_staged(root: Root, manifest: Manifest, after: Mapping[int, bytes], identities: dict[int, Identity]) -> None:
@@ -114,6 +135,8 @@ def _write_staged(root: Root, manifest: Manifest, after: Mapping[int, bytes], id
         for directory in manifest.directories:
             with root.parent(directory.beside) as (above, name):
                 os.mkdir(name, _NEW_DIRECTORY, dir_fd=above)
+                if directory.mode is not None:
+                    os.chmod(name, directory.mode, dir_fd=above)
         for slot in manifest.slots:
             if slot.action != "remove":
                 descriptor, identities[slot.number] = write_beside(root, slot, after[slot.number])
@@ -127,7 +150,7 @@ def _with_metadata(root: Root, manifest: Manifest) -> Manifest:
     slots = tuple(
         slot if slot.action == "create" else slot.with_metadata(_metadata(root, slot)) for slot in manifest.slots
     )
-    return Manifest(manifest.operation, manifest.root, manifest.identity, manifest.directories, slots, manifest.changes)
+    return replace(manifest, slots=slots)
 
 
 def _metadata(root: Root, slot: Slot) -> Metadata:

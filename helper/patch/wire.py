@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 from codespace import limits
 from codespace.errors import Refusal
+from helper.patch.confine import confine
 from helper.patch.session import Session
 
 
@@ -38,7 +39,8 @@ def serve(reading: BinaryIO, writing: FileIO) -> None:
             try:
                 if session is None:
                     session = Session.open(request)
-                    reply = {"ok": {"primitive": session.root.primitive}}
+                    confined = confine(session.root, session.folder, request["readable"], session.bounds.file_bytes)
+                    reply = {"ok": {"primitive": session.root.primitive, "confined": confined}}
                 else:
                     reply = {"ok": session.call(request)}
             except Refusal as refusal:

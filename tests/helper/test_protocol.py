@@ -12,6 +12,7 @@ import pytest
 
 from codespace import limits
 from codespace.beneath import primitive_in_force
+from codespace.sandbox import landlock
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/helper-protocol.md").read_text("utf-8")
@@ -27,6 +28,7 @@ def opening(tmp_path: Path) -> bytes:
     fields = {
         "root": str(tmp_path / "root"),
         "journal": str(tmp_path / "journal"),
+        "readable": [],
         "umask": 0o22,
         "allow_submounts": False,
         "hidden": [],
@@ -43,11 +45,12 @@ def test_the_examples_of_the_page_are_what_the_helper_says(tmp_path: Path) -> No
     (tmp_path / "root/a").write_text("one\n")
     known = {"ROOT": tmp_path / "root", "JOURNAL": tmp_path / "journal", "PRIMITIVE": primitive_in_force()}
     page = re.sub(r'"(ROOT|JOURNAL|PRIMITIVE)"', lambda found: json.dumps(str(known[found[1]])), PAGE)
+    page = page.replace('"LANDLOCK"', str(landlock.version()))
     requests = re.findall(r"^→ (.*)$", page, re.MULTILINE)
     replies = [json.loads(line) for line in re.findall(r"^← (.*)$", page, re.MULTILINE)]
     answered = ask("".join(f"{line}\n" for line in requests).encode())
     assert [json.loads(line) for line in answered.stdout.splitlines()] == replies
-    assert len(replies) == 9
+    assert len(replies) == 12
     assert answered.returncode == 0
     assert answered.stderr == b""
 

@@ -1,0 +1,151 @@
+"""The journals of a state directory from outside: which need tidying, which are snapshots, what they say.
+
+The helper writes them (helper/patch/journal.py says what is in them). Here they are only looked at,
+and removed where nobody needs them any more. A journal that a helper has locked is left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from codespace import limits, pages
+from codespace.contract import DiffPage
+from codespace.errors import Refusal
+
+_NAME: Final = "journal"
+_OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A journal that is only kept for undo and for people."""
+
+    operation_id: str
+    size_bytes: int
+    finished_at: float
+    """Wall clock, seconds since the epoch."""
+
+
+def folder(state_dir: str) -> str:
+    """Return where the journals of a state directory are."""
+    return os.path.join(state_dir, _NAME)
+
+
+def leftovers(state_dir: str) -> list[str]:
+    """Return the operations that did not end in order: something of theirs may lie beside their files."""
+    return sorted(name for name, held in _each(state_dir) if not _marked(held, "finished"))
+
+
+def snapshots(state_dir: str) -> list[Snapshot]:
+    """Return the snapshots, oldest first."""
+    found = []
+    for name, held in _each(state_dir):
+        with contextlib.suppress(FileNotFoundError):
+            at = os.stat(".", dir_fd=held).st_mtime
+            if _marked(held, "finished"):
+                found.append(Snapshot(name, _size(held), at))
+    return sorted(found, key=lambda each: each.finished_at)
+
+
+def prune(state_dir: str, most_bytes: int, oldest: float) -> list[str]:
+    """Remove snapshots from before `oldest` (wall clock), and the oldest while all together are over `most_bytes`.
+
+    Returns: their operations.
+    """
+    kept = snapshots(state_dir)
+    total = sum(each.size_bytes for each in kept)
+    gone = []
+    for each in kept:
+        if each.finished_at >= oldest and total <= most_bytes:
+            break
+        if forget(state_dir, each.operation_id):
+            gone.append(each.operation_id)
+        total -= each.size_bytes
+    return gone
+
+
+def forget(state_dir: str, operation_id: str) -> bool:
+    """Remove one snapshot. Returns: whether it was there, finished and not in use."""
+    path = os.path.join(folder(state_dir), os.path.basename(operation_id))
+    try:
+        held = os.open(path, _OPEN)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not _marked(held, "finished"):
+            return False
+        shutil.rmtree(path)
+    except OSError:
+        return False
+    finally:
+        os.close(held)
+    return True
+
+
+def diff(state_dir: str, operation_id: str, cursor: int) -> DiffPage:
+    """Return a page of an operation's whole diff.
+
+    Raises: Refusal SNAPSHOT_EXPIRED where its journal is gone.
+    """
+    path = os.path.join(folder(state_dir), os.path.basename(operation_id))
+    try:
+        whole = _whole(path)
+    except (OSError, ValueError, KeyError) as error:
+        raise Refusal("SNAPSHOT_EXPIRED", "The diff of this operation is no longer kept.") from error
+    text, following = pages.cut(whole, cursor, limits.DIFF_PAGE_BYTES)
+    return DiffPage(text, following, len(whole))
+
+
+def _whole(path: str) -> bytes:
+    with contextlib.suppress(FileNotFoundError):
+        return _read(os.path.join(path, "diff.txt"))
+    return str(json.loads(_read(os.path.join(path, "manifest.json")))["diff"]).encode("utf-8", "surrogatepass")
+
+
+def _read(path: str) -> bytes:
+    with open(os.open(path, _FILE), "rb") as file:
+        return file.read()
+
+
+def _each(state_dir: str) -> Iterator[tuple[str, int]]:
+    try:
+        names = os.listdir(folder(state_dir))
+    except FileNotFoundError:
+        return
+    for name in names:
+        try:
+            held = os.open(os.path.join(folder(state_dir), name), _OPEN)
+        except OSError:
+            continue  # removed meanwhile, or nothing of ours
+        try:
+            yield name, held
+        finally:
+            os.close(held)
+
+
+def _marked(held: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=held, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _size(held: int) -> int:
+    """Return the bytes on the disk; marks are more names of the manifest and count once."""
+    blocks: dict[int, int] = {}
+    for _, _, names, directory in os.fwalk(".", dir_fd=held):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                blocks[status.st_ino] = status.st_blocks * 512
+    return sum(blocks.values())

@@ -1,0 +1,176 @@
+"""The renames of the transaction, none of which ever replaces what nobody looked at.
+
+The kernel does each in one step where the filesystem lets it. Elsewhere (NFS, some FUSE and network
+filesystems) they are made of steps: what is at a path is moved away by a plain rename onto a name of
+our own, and what is ours is linked, which never replaces, and then unlinked. Bytes are as safe; but
+for a moment the path is empty, and a crash in it is mended by `mend`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from typing import Final
+
+from codespace.beneath import RENAME_EXCHANGE, RENAME_NOREPLACE, Root, kernel
+from codespace.beneath.faults import refusal
+from codespace.errors import Refusal
+from helper.patch.journal import Journal
+from helper.patch.manifest import Manifest, Slot, spare_name
+from helper.patch.sight import throw_away
+
+_UNKNOWN_FLAGS: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+_NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS, errno.EACCES})
+
+
+def exchange_at(directory: int, beside: str, name: str, spare: str) -> None:
+    """Swap our `beside` and what is at `name`, both in one directory.
+
+    Raises: FileNotFoundError where nothing is at `name`; FileExistsError where a third file came to it between
+        two steps: then `spare` has what was there.
+    """
+    try:
+        kernel.renameat2(directory, beside, directory, name, RENAME_EXCHANGE)
+        return
+    except OSError as error:
+        if error.errno not in _UNKNOWN_FLAGS:
+            raise
+    take_at(directory, name, spare)
+    put_at(directory, beside, directory, name)
+    os.rename(spare, beside, src_dir_fd=directory, dst_dir_fd=directory)
+
+
+def take_at(directory: int, name: str, beside: str) -> None:
+    """Move what is at `name` to our own name beside it.
+
+    Raises: FileExistsError where something is at `beside`.
+    """
+    try:
+        kernel.renameat2(directory, name, directory, beside, RENAME_NOREPLACE)
+        return
+    except OSError as error:
+        if error.errno not in _UNKNOWN_FLAGS:
+            raise
+    _require_free(directory, beside)  # the name is ours: nobody else has a reason to come to it
+    os.rename(name, beside, src_dir_fd=directory, dst_dir_fd=directory)
+
+
+def put_at(source: int, beside: str, target: int, name: str) -> None:
+    """Move our `beside` to `name`, never over anything.
+
+    Raises: FileExistsError where something is at `name`.
+    """
+    try:
+        kernel.renameat2(source, beside, target, name, RENAME_NOREPLACE)
+        return
+    except OSError as error:
+        if error.errno not in _UNKNOWN_FLAGS:
+            raise
+    if stat.S_ISDIR(os.stat(beside, dir_fd=source, follow_symlinks=False).st_mode):
+        _put_directory(source, beside, target, name)
+    else:
+        _put_file(source, beside, target, name)
+
+
+def _put_directory(source: int, beside: str, target: int, name: str) -> None:
+    try:
+        os.rename(beside, name, src_dir_fd=source, dst_dir_fd=target)  # over an empty directory at worst
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name) from error
+        raise
+
+
+def _put_file(source: int, beside: str, target: int, name: str) -> None:
+    try:
+        os.link(beside, name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        # Neither flags nor hard links (FAT on an old kernel): a look is all that there is.
+        _require_free(target, name)
+        os.rename(beside, name, src_dir_fd=source, dst_dir_fd=target)
+        return
+    os.unlink(beside, dir_fd=source)
+
+
+def _require_free(directory: int, name: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+
+
+def put(root: Root, beside: str, path: str) -> None:
+    """As `put_at`, from one path of the root to another.
+
+    Raises: FileExistsError; Refusal for everything else.
+    """
+    with _refusing(path), root.parent(beside) as (below, ours), root.parent(path) as (above, name):
+        put_at(below, ours, above, name)
+
+
+def take(root: Root, slot: Slot) -> None:
+    """Move what is at the slot's path to its name beside, which may lie in a directory above.
+
+    Raises: FileExistsError; Refusal for everything else.
+    """
+    with _refusing(slot.path), root.parent(slot.path) as (below, name), root.parent(slot.beside) as (above, ours):
+        try:
+            kernel.renameat2(below, name, above, ours, RENAME_NOREPLACE)
+        except OSError as error:
+            if error.errno not in _UNKNOWN_FLAGS:
+                raise
+            _require_free(above, ours)
+            os.rename(name, ours, src_dir_fd=below, dst_dir_fd=above)
+
+
+def exchange(root: Root, slot: Slot) -> None:
+    """As `exchange_at`, for the two names of a slot that replaces."""
+    spare = spare_name(slot).rpartition("/")[2]
+    with _refusing(slot.path), root.parent(slot.path) as (directory, name):
+        exchange_at(directory, slot.beside.rpartition("/")[2], name, spare)
+
+
+def mend(root: Root, manifest: Manifest, journal: Journal) -> None:
+    """Bring what was cut off between two steps to an end, or back to its beginning."""
+    for slot in manifest.slots:
+        if slot.action != "remove":
+            with contextlib.suppress(FileExistsError):
+                _mend(root, slot, journal)
+
+
+def _mend(root: Root, slot: Slot, journal: Journal) -> None:
+    beside, there = _look(root, slot.beside), _look(root, slot.path)
+    if beside is not None and there is not None and os.path.samestat(beside, there):
+        root.remove(slot.beside)
+        beside = None
+    if slot.action != "replace" or _look(root, spare_name(slot)) is None:
+        return
+    with _refusing(slot.path), root.parent(slot.path) as (directory, name):
+        ours, spare = slot.beside.rpartition("/")[2], spare_name(slot).rpartition("/")[2]
+        if beside is None:
+            os.rename(spare, ours, src_dir_fd=directory, dst_dir_fd=directory)
+        elif there is None:
+            put_at(directory, spare, directory, name)
+        else:  # a third file came between the steps: it stays, and what it displaced is kept if nobody planned it
+            throw_away(root, slot.number, spare_name(slot), (slot.before,), journal)
+
+
+def _look(root: Root, path: str) -> os.stat_result | None:
+    try:
+        return root.look(path)
+    except Refusal:
+        return None
+
+
+@contextlib.contextmanager
+def _refusing(path: str) -> Iterator[None]:
+    try:
+        yield
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise refusal(error, path) from error

@@ -1,0 +1,133 @@
+"""Plan an undo: from the journal of an applied patch to slots that make everything as it was before it."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from codespace import limits, v4a
+from codespace.beneath import Root
+from codespace.contract import ABSENT
+from codespace.errors import Refusal
+from helper.patch.journal import Journal
+from helper.patch.manifest import Action, Emptied, Manifest, Slot, staged_name
+from helper.patch.planning import Bounds, Planned
+from helper.patch.policy import Policy
+from helper.patch.slots import ORDER, Near, beside, directories_of, missing_directories
+from helper.patch.tree import Tree
+
+_INVERSE: Final[Mapping[Action, Action]] = {"create": "remove", "replace": "replace", "remove": "create"}
+
+
+def plan_undo(root: Root, policy: Policy, bounds: Bounds, operation: str, journal: Journal) -> Planned:
+    """Plan to take back the patch of `journal`, which was applied.
+
+    Raises: Refusal; VERSION_CONFLICT unless every file is as the patch left it, SNAPSHOT_EXPIRED where bytes that
+        are needed are no longer kept. Nothing was written.
+    """
+    undone = journal.manifest()
+    if undone is None or not journal.marked("installing"):
+        raise expired()
+    tree = Tree(root, bounds.file_bytes)
+    paths = [slot.path for slot in undone.slots]
+    policy.check(paths, [slot.path for slot in undone.slots if slot.action == "remove"])
+    for slot in undone.slots:
+        _check(tree, slot)
+    kept = _kept(undone, journal, tree)
+    slots, before, after = _slots(undone, tree, kept, operation)
+    created = (slot.path for slot in slots if slot.action == "create")
+    missing = missing_directories(tree, created, (emptied.path for emptied in undone.emptied))
+    near = Near(missing)
+    modes = {emptied.path: emptied.mode for emptied in undone.emptied}
+    changes = [_net(change, undone, tree, kept) for change in undone.changes]
+    diff, truncated = v4a.unified_diff(changes, limits.DIFF_BYTES)
+    manifest = Manifest(
+        operation=operation,
+        root=root.path,
+        identity=root.identity,
+        directories=tuple(directories_of(missing, near, operation, modes)),
+        slots=tuple(beside(slot, near) for slot in slots),
+        changes=tuple(_inverted(change) for change in undone.changes),
+        emptied=tuple(_emptied(root, undone, journal)),
+    )
+    return Planned(manifest, before, after, diff, truncated, changes)
+
+
+def expired() -> Refusal:
+    """Return the refusal for an operation whose bytes before are no longer kept."""
+    return Refusal("SNAPSHOT_EXPIRED", "The bytes before this operation are no longer kept. Nothing was written.")
+
+
+def _check(tree: Tree, slot: Slot) -> None:
+    there = tree.look(slot.path)
+    actual = "other" if isinstance(there, v4a.Directory) else tree.version(slot.path)
+    if actual != slot.after:
+        raise Refusal(
+            "VERSION_CONFLICT",
+            f"{slot.path} is at {actual}, the operation left it at {slot.after}. Nothing was written.",
+            next_step="Somebody changed it since; take the change back with a patch of your own.",
+            details={"path": slot.path, "expected": slot.after, "actual": actual},
+        )
+
+
+def _kept(undone: Manifest, journal: Journal, tree: Tree) -> dict[int, bytes]:
+    """Return the bytes before of each slot that had some, each as its hash says."""
+    kept = journal.befores()
+    for slot in undone.slots:
+        if slot.action != "create" and (
+            slot.metadata is None or tree.versions.of(kept.get(slot.number)) != slot.before
+        ):
+            raise expired()
+    return kept
+
+
+def _slots(
+    undone: Manifest, tree: Tree, kept: Mapping[int, bytes], operation: str
+) -> tuple[list[Slot], dict[int, bytes], dict[int, bytes]]:
+    slots: list[Slot] = []
+    before: dict[int, bytes] = {}
+    after: dict[int, bytes] = {}
+    for number, old in enumerate(sorted(undone.slots, key=lambda slot: ORDER[_INVERSE[slot.action]])):
+        action = _INVERSE[old.action]
+        name = staged_name(operation, number, "aside" if action == "remove" else "staged")
+        mode = None if old.metadata is None else old.metadata.mode
+        slots.append(Slot(number, action, old.path, name, old.after, old.before, None, mode, None, given=old.metadata))
+        present = tree.bytes_at(old.path)
+        if present is not None:
+            before[number] = present
+        if action != "remove":
+            after[number] = kept[old.number]
+    return slots, before, after
+
+
+def _emptied(root: Root, undone: Manifest, journal: Journal) -> Iterator[Emptied]:
+    """Yield the directories that the patch made and that are still there, children before parents."""
+    unmade = set(journal.note("unmade") or ())
+    for directory in reversed(undone.directories):
+        status = None if directory.path in unmade else root.look(directory.path)
+        if status is not None and stat.S_ISDIR(status.st_mode):
+            yield Emptied(directory.path, stat.S_IMODE(status.st_mode))
+
+
+def _inverted(change: Mapping[str, Any]) -> dict[str, Any]:
+    kind = {"add": "delete", "delete": "add"}.get(change["kind"], change["kind"])
+    told = dict(change) | {
+        "kind": kind,
+        "before_version": change["after_version"],
+        "after_version": change["before_version"],
+    }
+    if kind == "move":
+        told |= {"path": change["from_path"], "from_path": change["path"]}
+    return told
+
+
+def _net(change: Mapping[str, Any], undone: Manifest, tree: Tree, kept: Mapping[int, bytes]) -> v4a.NetChange:
+    """Return the inverse of one change with its bytes, for the diff."""
+    told = _inverted(change)
+    source = told.get("from_path", told["path"])
+    before = None if told["before_version"] == ABSENT else tree.bytes_at(source)
+    after = None
+    if told["after_version"] != ABSENT:
+        (after,) = (kept[slot.number] for slot in undone.slots if slot.path == told["path"])
+    return v4a.NetChange(told["path"], told["kind"], told.get("from_path"), before, after, None)
