@@ -41,6 +41,9 @@ class WorkspaceLimits:
     tmp_bytes: int | None = None
     open_files: int | None = None
     file_bytes: int = limits.FILE_BYTES
+    """The largest file that the file tools and patches handle."""
+    command_file_bytes: int | None = None
+    """The largest file that a command may write. The operator's `file_bytes` sets both; its default only the first."""
     patch_bytes: int = limits.PATCH_BYTES
     read_bytes: int = limits.READ_BYTES
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import trio
 
+from codespace import limits
 from codespace.beneath import clean
 from codespace.contract import (
     Chunk,
@@ -44,13 +45,21 @@ async def open_runner(
     bwrap_path: str | None,
     retention_seconds: float,
     wall_clock: Callable[[], float],
+    spool_bytes: int = limits.SPOOL_BYTES,
+    process_spool_bytes: int = limits.PROCESS_SPOOL_BYTES,
 ) -> AsyncIterator[InProcess]:
     """Run the runner until the block ends; then its helpers and all its processes are gone, in bounded time."""
     roots = Roots()
     try:
         async with (
             Patcher(state_dir) as patcher,
-            Supervisor(state_dir, wall_clock=wall_clock, retention_seconds=retention_seconds) as supervisor,
+            Supervisor(
+                state_dir,
+                wall_clock=wall_clock,
+                retention_seconds=retention_seconds,
+                spool_bytes=spool_bytes,
+                process_spool_bytes=process_spool_bytes,
+            ) as supervisor,
         ):
             search = Search(roots, rg_path=rg_path, bwrap_path=bwrap_path)
             yield InProcess(roots, Files(roots), search, patcher, supervisor, state_dir, wall_clock)
@@ -92,7 +101,7 @@ class InProcess:
             "file_io": root.primitive,
             "search_confinement": confinement.kind,
             "exec_available": workspace.network == "restricted" and workspace.sandbox == "optional",
-            "tty_supported": False,
+            "tty_supported": True,
             "command_sandbox": "none",
             "patch_helper_confined": bool(confined.get("files")),
             "network_enforcement": "none",
@@ -100,7 +109,7 @@ class InProcess:
                 "filesystem": "none",
                 "git": "none",
                 "syscalls": "none",
-                "limits": "none",
+                "limits": self._supervisor.limits(workspace),
                 "process_tree": "monitor",
                 "runs_as_root": os.geteuid() == 0,
                 "degraded": [],

@@ -19,6 +19,7 @@ import trio
 from codespace import limits
 from codespace.contract import ProcessState, SpawnRequest, Stream, Termination
 from codespace.errors import Refusal
+from codespace.runner import quota
 from codespace.runner.monitor import Monitor
 from codespace.runner.output import Output
 from codespace.runner.pipes import Pipes
@@ -26,6 +27,7 @@ from codespace.runner.spool import Spool
 from codespace.runner.spooling import keep
 from codespace.runner.stdin import Stdin
 from codespace.runner.terminal import Terminal
+from codespace.sandbox.limits import Cage, Overruns
 
 STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")
 LOST_NOTE: Final = "The helper that watched over this process ended first: how the process ended is not known."
@@ -41,7 +43,8 @@ class Process:
         monitor: Monitor,
         pipes: Pipes | Terminal,
         wall_clock: Callable[[], float],
-        spool: Spool | None = None,
+        held: quota.Held,
+        spool: Spool | None,
     ) -> None:
         self.output = Output(spool=spool)
         self.stdin: Stdin | None = pipes.take_stdin(request)
@@ -56,6 +59,8 @@ class Process:
         self._monitor = monitor
         self._pipes = pipes
         self._wall_clock = wall_clock
+        self._held = held
+        self._overruns = Overruns()
         self._ended_at: float | None = None
         self._code: int | None = None
         self._reason: Termination | None = None
@@ -80,9 +85,15 @@ class Process:
                         keeping.start_soon(keep, self.output, self.output.spool)
                     await self._live()
                     self._read_rest()
+                    await self._look_at_limits()
                     # From here the spool ends by itself, in bounded time: nothing more will come.
         finally:
             self._finish()
+
+    async def _look_at_limits(self) -> None:
+        """Learn what the kernel did for the limits, and let go of them; the tree is gone."""
+        if self._held.cage.members:
+            self._overruns = await trio.to_thread.run_sync(_look_and_close, self._held.cage, abandon_on_cancel=True)
 
     async def _live(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -132,6 +143,10 @@ class Process:
     def _termination(self) -> Termination:
         if self._code is None:
             return "lost"
+        if self._reason is None and quota.is_reached(
+            self._held, self._code, self.usage.get("cpu_seconds", 0.0), self._overruns
+        ):
+            return "limit"
         return self._reason or "exited"
 
     def _notes(self) -> tuple[str, ...]:
@@ -140,6 +155,8 @@ class Process:
             notes.append(STUCK_NOTE)
         elif self.ended.is_set() and self._code is None:
             notes.append(LOST_NOTE)
+        if self.ended.is_set():
+            notes += quota.notes(self._held, self._code, self._overruns)
         spool = self.output.spool
         if spool is not None and spool.failure is not None:
             notes.append(f"Not all of its output could be kept on disk: {spool.failure}. The last of it is in memory.")
@@ -217,6 +234,7 @@ class Process:
         if self.output.spool is not None:
             self.output.spool.close()
         self._pipes.close()
+        self._held.cage.close()  # where it was not looked at: a few system calls on a filesystem in memory
         if self._ended_at is None:
             self._ended_at = self._wall_clock()
         self.ended_time = trio.current_time()
@@ -233,6 +251,12 @@ class Process:
                 next_step="Start it again with `tty` to give it a terminal.",
             )
         self._pipes.resize(rows, cols)
+
+
+def _look_and_close(cage: Cage) -> Overruns:
+    overruns = cage.overruns()
+    cage.close()
+    return overruns
 
 
 def _signal_name(number: int) -> str:

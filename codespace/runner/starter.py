@@ -10,7 +10,7 @@ import trio
 from codespace import limits
 from codespace.contract import SpawnRequest, Workspace
 from codespace.errors import Refusal
-from codespace.runner import environment, program
+from codespace.runner import environment, program, quota
 from codespace.runner.homes import Homes
 from codespace.runner.keeper import Keeper
 from codespace.runner.monitor import Monitor
@@ -18,6 +18,7 @@ from codespace.runner.pipes import Pipes
 from codespace.runner.process import Process
 from codespace.runner.spools import Spools
 from codespace.runner.terminal import Terminal
+from codespace.sandbox.limits import Mechanisms
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +27,24 @@ class _Prepared:
 
     program: str
     env: dict[str, str]
+    held: quota.Held
 
 
 class Starter:
     """Starts commands for one supervisor; knows none of them afterwards."""
 
     def __init__(
-        self, homes: Homes, spools: Spools, keeper: Keeper, wall_clock: Callable[[], float], umask: int | None
+        self,
+        homes: Homes,
+        spools: Spools,
+        mechanisms: Mechanisms,
+        keeper: Keeper,
+        wall_clock: Callable[[], float],
+        umask: int | None,
     ) -> None:
         self._homes = homes
         self._spools = spools
+        self._mechanisms = mechanisms
         self._keeper = keeper
         self._wall_clock = wall_clock
         self._umask = _own_umask() if umask is None else umask
@@ -48,16 +57,21 @@ class Starter:
         Cancel: as an error.
         """
         prepared = await trio.to_thread.run_sync(
-            _prepare, self._homes, workspace, request, cwd_fd, limiter=self._looking_up
+            _prepare, self._homes, self._mechanisms, workspace, request, cwd_fd, limiter=self._looking_up
         )
-        pipes = _open(request)
         try:
-            monitor = await self._ask(request, prepared, pipes, cwd_fd)
-            pipes.let_go()
-            return Process(request, monitor, pipes, self._wall_clock, self._spools.open(request.process_id))
+            pipes = _open(request)
+            try:
+                monitor = await self._ask(request, prepared, pipes, cwd_fd)
+                pipes.let_go()
+            except BaseException:
+                pipes.close()
+                raise
         except BaseException:
-            pipes.close()
+            prepared.held.cage.close()
             raise
+        spool = self._spools.open(request.process_id)
+        return Process(request, monitor, pipes, self._wall_clock, prepared.held, spool)
 
     async def _ask(self, request: SpawnRequest, prepared: _Prepared, pipes: Pipes | Terminal, cwd_fd: int) -> Monitor:
         """Have a monitor start the command; a second one only where the first cannot have started it."""
@@ -70,8 +84,8 @@ class Starter:
             # The one place where it is chosen who takes a terminal: a sandbox's own program must not
             # (Ctrl-C would end it), so there it would be `lent`, and taken inside by `setsid --ctty`.
             "terminal": "controlling" if pipes.is_terminal else "none",
-            "cgroups": [],
-            "rlimits": [],
+            "cgroups": prepared.held.cage.members,
+            "rlimits": prepared.held.rlimits,
         }
         for _ in range(2):
             monitor = Monitor(await self._keeper.monitor())
@@ -107,18 +121,23 @@ def _open(request: SpawnRequest) -> Pipes | Terminal:
         ) from error
 
 
-def _prepare(homes: Homes, workspace: Workspace, request: SpawnRequest, cwd_fd: int) -> _Prepared:
+def _prepare(
+    homes: Homes, mechanisms: Mechanisms, workspace: Workspace, request: SpawnRequest, cwd_fd: int
+) -> _Prepared:
     env = environment.build(workspace.env, request.env, homes.path(request.process_id), terminal=request.tty)
     found = program.find(request.argv[0], env["PATH"], cwd_fd)
     try:
         homes.make(request.process_id)
     except OSError as error:
-        raise Refusal(
-            "PROCESS_SPAWN_FAILED",
-            f"The command's private home could not be made in the state directory ({error.strerror}). "
-            "Nothing was started.",
-        ) from error
-    return _Prepared(found, env)
+        raise _unprepared("The command's private home could not be made in the state directory", error) from error
+    try:
+        return _Prepared(found, env, quota.hold(mechanisms, workspace))
+    except OSError as error:
+        raise _unprepared("The operator's limits on the command could not be put in force", error) from error
+
+
+def _unprepared(problem: str, error: OSError) -> Refusal:
+    return Refusal("PROCESS_SPAWN_FAILED", f"{problem} ({error.strerror}). Nothing was started.")
 
 
 def _own_umask() -> int:

@@ -16,7 +16,7 @@ import trio
 from codespace import limits
 from codespace.contract import Chunk, Encoding, ProcessState, Spawned, SpawnRequest, Stream, Workspace
 from codespace.errors import Refusal
-from codespace.runner import environment
+from codespace.runner import environment, quota
 from codespace.runner.homes import Homes
 from codespace.runner.keeper import Keeper
 from codespace.runner.process import Process, exited_refusal
@@ -72,7 +72,10 @@ class Supervisor:
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Supervisor]:
         self._homes, self._spools = await trio.to_thread.run_sync(self._open_folders)
-        self._starter = Starter(self._homes, self._spools, self._keeper, self._wall_clock, self._umask)
+        self._mechanisms = await trio.to_thread.run_sync(quota.look)
+        self._starter = Starter(
+            self._homes, self._spools, self._mechanisms, self._keeper, self._wall_clock, self._umask
+        )
         try:
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._remove, self._homes.sweep)
@@ -192,6 +195,10 @@ class Supervisor:
     def process(self, process_id: str) -> ProcessState:
         """Return what is known now. Raises: Refusal PROCESS_NOT_FOUND."""
         return self._find(process_id).state()
+
+    def limits(self, workspace: Workspace) -> dict[str, str]:
+        """Return what carries each limit of a command outside a sandbox; see quota.carried."""
+        return quota.carried(self._mechanisms, workspace)
 
     def usage(self, process_id: str) -> dict[str, float]:
         """Return cpu_seconds and memory_bytes of the tree, as far as known. Raises: Refusal PROCESS_NOT_FOUND."""

@@ -22,6 +22,7 @@ _MOUNT: Final = "/sys/fs/cgroup"
 _PREFIX: Final = "codespace-run-"
 _PROBE: Final = 1_048_576
 # A number that both kinds of limit take.
+_OOM: Final = ("memory.events", "memory.oom_control")
 _SWAP: Final = ("memory.swap.max", "memory.memsw.limit_in_bytes")
 
 
@@ -75,6 +76,16 @@ def look() -> Mechanisms:
     return Mechanisms(found["pids"], found["memory"], pidmax.is_per_namespace())
 
 
+@dataclass(frozen=True, slots=True)
+class Overruns:
+    """What the kernel did to keep a run in its limits."""
+
+    killed: int = 0
+    """Processes killed for the memory limit."""
+    refused: int = 0
+    """Processes or threads that were not started for the limit of their number."""
+
+
 class Cage:
     """The cgroup folders of one run; nothing at all where no limit is carried by one."""
 
@@ -98,6 +109,17 @@ class Cage:
         """Put a process and all that it will ever start under the limits. Raises: OSError."""
         for folder in self._folders:
             _write(f"{folder}/cgroup.procs", pid)
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The files that a process enters by writing 0 into each, before it runs its program."""
+        return tuple(f"{folder}/cgroup.procs" for folder in self._folders)
+
+    def overruns(self) -> Overruns:
+        """Return how often the kernel enforced a limit on this run."""
+        killed = max((_count(f"{folder}/{name}", "oom_kill") for folder in self._folders for name in _OOM), default=0)
+        refused = max((_count(f"{folder}/pids.events", "max") for folder in self._folders), default=0)
+        return Overruns(killed, refused)
 
     def close(self) -> None:
         """Remove the folders; one that still has a process is left for a sweep."""
@@ -181,6 +203,16 @@ def _forbid_swap(folder: str, memory_bytes: int | None) -> None:
     for name, most in zip(_SWAP, (0, memory_bytes), strict=True):
         with contextlib.suppress(OSError):
             _write(f"{folder}/{name}", most or 0)
+
+
+def _count(path: str, name: str) -> int:
+    """Return the number behind `name` in a file of `name number` lines; 0 where there is none."""
+    with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as lines:
+        for line in lines:
+            found, _, number = line.partition(" ")
+            if found == name:
+                return int(number)
+    return 0
 
 
 def _write(path: str, number: int) -> None:

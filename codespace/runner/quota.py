@@ -1,0 +1,115 @@
+"""The operator's limits on a command outside a sandbox: what carries each of them, and what came of it.
+
+Number and memory of the whole tree are held by a cgroup where one can be used. The rest, and memory where
+none can, are the kernel's limits on each process (rlimits): weaker, as a tree may have many.
+"""
+
+from __future__ import annotations
+
+import math
+import resource
+import signal
+from dataclasses import dataclass
+from typing import Final
+
+from codespace.contract import Workspace
+from codespace.sandbox import limits as cgroups
+from codespace.sandbox import plan
+from codespace.sandbox.limits import Cage, Mechanisms, Overruns
+
+NOTHING: Final = Mechanisms(None, None, pid_max=False)
+_HARD_SECONDS: Final = 5  # after SIGXCPU, for a program that catches it
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One command's limits, in force until they are let go."""
+
+    workspace: Workspace
+    cage: Cage
+    rlimits: tuple[tuple[int, int, int], ...]
+    """Number, soft and hard limit of each."""
+
+
+def look() -> Mechanisms:
+    """Return what this machine lets us use, and sweep what killed daemons left. Blocks for a millisecond."""
+    cgroups.sweep()
+    found = cgroups.look()
+    return Mechanisms(found.pids, found.memory, pid_max=False)  # it belongs to a namespace, and there is none
+
+
+def hold(mechanisms: Mechanisms, workspace: Workspace) -> Held:
+    """Return the limits of a command of this workspace, with a cgroup where one is needed. Raises: OSError."""
+    quota = plan.quota(workspace)
+    return Held(workspace, Cage(mechanisms, quota), _rlimits(workspace, in_cgroup=mechanisms.memory is not None))
+
+
+def carried(mechanisms: Mechanisms, workspace: Workspace) -> dict[str, str]:
+    """Return what carries each limit: `cgroup`, `rlimit` (of each process), or `none` where nothing is limited."""
+    by_tree = mechanisms.carried(plan.quota(workspace))
+    chosen = workspace.limits
+    return {
+        "pids": by_tree.pids,
+        "memory": by_tree.memory,
+        "cpu": by_tree.cpu,
+        "open_files": "none" if chosen.open_files is None else "rlimit",
+        "file_size": "none" if chosen.command_file_bytes is None else "rlimit",
+    }
+
+
+def _rlimits(workspace: Workspace, *, in_cgroup: bool) -> tuple[tuple[int, int, int], ...]:
+    chosen = workspace.limits
+    found = [(resource.RLIMIT_CORE, 0, 0)]  # a core file is the memory of a program, in the workspace
+    if chosen.open_files is not None:
+        found.append((resource.RLIMIT_NOFILE, chosen.open_files, chosen.open_files))
+    if chosen.command_file_bytes is not None:
+        found.append((resource.RLIMIT_FSIZE, chosen.command_file_bytes, chosen.command_file_bytes))
+    if chosen.cpu_seconds is not None:
+        seconds = max(1, math.ceil(chosen.cpu_seconds))
+        found.append((resource.RLIMIT_CPU, seconds, seconds + _HARD_SECONDS))
+    if chosen.memory_bytes is not None and not in_cgroup:
+        # Of what it can write to: an address space that is only reserved (JavaScript, Go, Java) is not counted.
+        found.append((resource.RLIMIT_DATA, chosen.memory_bytes, chosen.memory_bytes))
+    return tuple(found)
+
+
+def is_reached(held: Held, code: int | None, cpu_seconds: float, overruns: Overruns) -> bool:
+    """Return whether a limit ended the command.
+
+    Args:
+        code: Its exit code, negative for a signal; None where it is not known.
+        cpu_seconds: What its tree used.
+    """
+    chosen = held.workspace.limits
+    by_cpu = chosen.cpu_seconds is not None and (
+        code == -signal.SIGXCPU or (code == -signal.SIGKILL and cpu_seconds >= chosen.cpu_seconds)
+    )
+    by_size = chosen.command_file_bytes is not None and code == -signal.SIGXFSZ
+    return by_cpu or by_size or (overruns.killed > 0 and code != 0)
+
+
+def notes(held: Held, code: int | None, overruns: Overruns) -> list[str]:
+    """Return what to say of limits that were reached: which, and the operator's setting."""
+    chosen = held.workspace.limits
+    found = []
+    if overruns.killed:
+        found.append(
+            f"The kernel killed {overruns.killed} of its processes: together they reached the memory limit of "
+            f"{chosen.memory_bytes} bytes (the operator's setting limits.memory_bytes)."
+        )
+    if overruns.refused:
+        found.append(
+            f"{overruns.refused} times no further process or thread was started: the limit of "
+            f"{plan.quota(held.workspace).pids} was reached (the operator's setting limits.pids)."
+        )
+    if chosen.cpu_seconds is not None and _died_of(code, signal.SIGXCPU):
+        found.append(f"It used {chosen.cpu_seconds:g} s of CPU time (the operator's setting limits.cpu_seconds).")
+    if chosen.command_file_bytes is not None and _died_of(code, signal.SIGXFSZ):
+        found.append(
+            f"It wrote a file of {chosen.command_file_bytes} bytes (the operator's setting limits.file_bytes)."
+        )
+    return found
+
+
+def _died_of(code: int | None, number: int) -> bool:
+    return code in (-number, 128 + number)  # 128 and more: so a shell tells of its child
