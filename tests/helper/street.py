@@ -181,11 +181,17 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
 
 
 @asynccontextmanager
-async def street(*rules: str | Mapping[str, Any], bounds: Bounds | None = None) -> AsyncIterator[Street]:
-    """A door with `rules` (texts as in allowed_domains, or pins) and a street behind it."""
+async def street(
+    *rules: str | Mapping[str, Any], bounds: Bounds | None = None, listener: socket.socket | None = None
+) -> AsyncIterator[Street]:
+    """A door with `rules` (texts as in allowed_domains, or pins) and a street behind it.
+
+    Args:
+        listener: Where the door is; on loopback here where left out.
+    """
     async with trio.open_nursery() as nursery:
         built = Street(nursery)
-        listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+        listener = listener or socket.create_server(("127.0.0.1", 0), backlog=2048)
         built.door = listener.getsockname()[1]
         policy = Policy.load(entries(rules))
         nursery.start_soon(receive, listener, Rules(policy, built, built.tell, bounds or Bounds()))
