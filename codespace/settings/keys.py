@@ -70,16 +70,21 @@ def _variables(key: str, value: object) -> Mapping[str, str]:
 
 LIMITS: Final[Mapping[str, Key]] = {
     "processes": Key(kinds.whole("count"), "16", "Most commands that run at once."),
-    "pids": Key(kinds.whole("count"), "none", "Most processes of one command. Kept, not enforced in this version."),
-    "memory_bytes": Key(kinds.whole("bytes"), "none", "Most memory of a command. Kept, not enforced in this version."),
-    "cpu_seconds": Key(kinds.seconds(), "none", "Most processor time. Kept, not enforced in this version."),
+    "pids": Key(kinds.whole("count"), "none", "Most processes and threads of one command, by a cgroup."),
+    "memory_bytes": Key(kinds.whole("bytes"), "none", "Most memory of a command: by a cgroup, else in each process."),
+    "cpu_seconds": Key(kinds.seconds(), "none", "Most processor time of each process of a command."),
     "tmp_bytes": Key(kinds.whole("bytes"), "none", "Size of the private /tmp. Kept, not enforced in this version."),
-    "open_files": Key(kinds.whole("count"), "none", "Most open files. Kept, not enforced in this version."),
-    "file_bytes": Key(kinds.whole("bytes"), str(limits.FILE_BYTES), "Largest file that is read or patched."),
+    "open_files": Key(kinds.whole("count"), "none", "Most open files of each process of a command."),
+    "file_bytes": Key(
+        kinds.whole("bytes"),
+        str(limits.FILE_BYTES),
+        "Largest file that is read or patched. Where it is set, also the largest that a command may write; the default "
+        "does not limit commands.",
+    ),
     "patch_bytes": Key(kinds.whole("bytes"), str(limits.PATCH_BYTES), "Largest patch text."),
     "read_bytes": Key(kinds.whole("bytes"), str(limits.READ_BYTES), "Most content of one read."),
 }
-NOT_ENFORCED: Final = ("pids", "memory_bytes", "cpu_seconds", "tmp_bytes", "open_files")
+NOT_ENFORCED: Final = ("tmp_bytes",)
 """Limits that are accepted and kept, and that nothing enforces yet; said at every start."""
 
 
@@ -195,9 +200,12 @@ TOP: Final[Mapping[str, Key]] = {
     "snapshot_age_seconds": Key(
         kinds.seconds(), f"{limits.SNAPSHOT_AGE_SECONDS:.0f}", "How long a snapshot is kept. Nothing prunes them yet."
     ),
-    "spool_bytes": Key(kinds.whole("bytes", 0), str(limits.SPOOL_BYTES), "Most spooled output. No spool yet."),
+    "spool_bytes": Key(kinds.whole("bytes", 0), str(limits.SPOOL_BYTES), "Most output of all commands on disk."),
     "process_spool_bytes": Key(
-        kinds.whole("bytes", 0), str(limits.PROCESS_SPOOL_BYTES), "Most spooled output of one process. No spool yet."
+        kinds.whole("bytes", 0),
+        str(limits.PROCESS_SPOOL_BYTES),
+        "Most output of one command on disk: its beginning and its end where it is more. `0`: only the last "
+        f"{limits.OUTPUT_RING_BYTES // 1024} KiB, in memory.",
     ),
     "retention_seconds": Key(
         kinds.seconds(), f"{limits.RETENTION_SECONDS:g}", "How long an ended process stays readable."

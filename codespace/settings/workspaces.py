@@ -52,7 +52,8 @@ def _workspace(name: str, value: object, kinds_of: Mapping[str, str], default_ti
     _choose_environment(where, found, kinds_of)
     _choose_timeouts(where, found, default_timeout)
     if "limits" in found:
-        found["limits"] = WorkspaceLimits(**found["limits"])
+        chosen = found["limits"]
+        found["limits"] = WorkspaceLimits(**chosen, command_file_bytes=chosen.get("file_bytes"))
     found["readable_paths"] = tuple(os.path.realpath(path) for path in found.get("readable_paths", ()))
     for key in ("hidden_paths", "protected_paths"):
         _refuse_whole_paths(f"{where}.{key}", found.get(key, ()), found["root"])

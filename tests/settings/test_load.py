@@ -163,7 +163,7 @@ def test_the_operators_default_time_limit_gives_way_to_a_lower_maximum(home: Hom
         ({"profile": "workspace-write"}, "without a sandbox"),
         ({"profile": "workspace-write", "sandbox": "required"}, "commands are refused"),
         ({"network": "enabled"}, "commands are refused"),
-        ({"limits": {"memory_bytes": 1}}, "memory_bytes cannot be enforced"),
+        ({"limits": {"tmp_bytes": 1}}, "tmp_bytes cannot be enforced"),
     ],
 )
 def test_what_is_asked_for_and_not_in_force_is_said(home: Home, keys: dict[str, object], told: str) -> None:
