@@ -112,6 +112,8 @@ async def open_daemon(
                     bwrap_path=settings.bwrap_path,
                     retention_seconds=settings.retention_seconds,
                     wall_clock=wall_clock,
+                    spool_bytes=settings.spool_bytes,
+                    process_spool_bytes=settings.process_spool_bytes,
                 ) as runner,
                 _open_gateway(settings, store, instances, runner, wall_clock) as daemon,
             ):
@@ -134,7 +136,7 @@ async def _open_gateway(
     registry = Registry(settings.workspaces)
     polls = Polls()
     with closing(Occupancy(Neighbours(ledger, own).occupant)) as occupancy:
-        async with trio.open_nursery() as drivers:
+        async with _open_drivers() as drivers:
             leftovers = Leftovers()
             holds = Holds(
                 store, ledger, chain, drivers, wall_clock, own, polls, settings.approval_expiry_seconds, leftovers.tell
@@ -174,7 +176,31 @@ async def _open_gateway(
                     await patching.wait_idle()
                     await holds.wait_idle()
                     await _say_goodbye(store, ledger, recovery, own)
-                drivers.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _open_drivers() -> AsyncIterator[trio.Nursery]:
+    """Open the nursery of what outlives requests. Its tasks end with the block, and not by a cancel of the block."""
+    # Protects drivers from the cancel that begins a stop: the stop waits for them, to record how they
+    # ended. It is lifted behind that, at the stop's own deadline at the latest.
+    protection = trio.CancelScope(shield=True)
+    opened = list[trio.Nursery]()
+    is_open = trio.Event()
+
+    async def keep_open() -> None:
+        with protection:
+            async with trio.open_nursery() as drivers:
+                opened.append(drivers)
+                is_open.set()
+                await trio.sleep_forever()
+
+    async with trio.open_nursery() as keeper:
+        keeper.start_soon(keep_open)
+        try:
+            await is_open.wait()
+            yield opened[0]
+        finally:
+            protection.cancel()
 
 
 async def _say_goodbye(store: Store, ledger: Ledger, recovery: Recovery, instance_id: str) -> None:
