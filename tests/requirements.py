@@ -168,6 +168,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "Nothing is written unless everything can be; a version that is not the expected one refuses the patch.",
         (
             FILES + "test_a_patch_made_for_another_version_is_refused_and_nothing_is_written",
+            FILES + "test_a_chunk_without_a_place_is_explained_and_one_that_is_in_already_is_told",
             HOSTILE + "test_a_patch_that_fails_at_its_last_operation_writes_nothing",
             "tests/runner/test_patcher.py::test_an_expected_version_of_an_untouched_file_refuses_the_patch",
         ),

@@ -72,6 +72,21 @@ async def test_a_patch_made_for_another_version_is_refused_and_nothing_is_writte
     assert tree(visit.root) == {"greeting.txt": GREETING.encode()}
 
 
+async def test_a_chunk_without_a_place_is_explained_and_one_that_is_in_already_is_told(visit: Visit) -> None:
+    put_files(visit.root, {"greeting.txt": GREETING})
+    refusal = await refused(visit, "INVALID_PATCH", "apply_patch", patch=PATCH.replace("-hello", "-hallo"))
+    assert refusal.details is not None
+    assert (refusal.details["path"], refusal.details["chunk"]) == ("greeting.txt", 1)
+    assert refusal.details["nearest"]["text"].startswith("hello\nworld")
+    assert (refusal.details["nearest"]["start_line"], refusal.details["already_applied"]) == (1, False)
+    assert tree(visit.root) == {"greeting.txt": GREETING.encode()}
+
+    await visit.call("apply_patch", patch=PATCH)
+    again = await refused(visit, "INVALID_PATCH", "apply_patch", patch=PATCH)
+    assert again.details is not None
+    assert again.details["already_applied"] is True
+
+
 async def test_a_read_only_workspace_reads_finds_and_searches_and_refuses_all_else(door: Door) -> None:
     put_files(door.root("locked"), {"greeting.txt": GREETING})
     async with door.visit("locked") as visit:
