@@ -263,6 +263,21 @@ class DiffPage:
     """Bytes of the whole diff as UTF-8."""
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Output that lies on disk, from a cursor on; fields as in Chunk."""
+
+    text: str
+    encoding: Encoding
+    cursor: int
+    eof: bool
+    retained_from: int
+    retained_head: int
+    output_lost: int
+    output_total: Mapping[str, int]
+    """Bytes since the start that are known of, for `combined`, `stdout` and `stderr`."""
+
+
 class Runner(Protocol):
     """The verbs of the runner. Each raises Refusal; each is bounded in time by the runner itself.
 
@@ -357,6 +372,14 @@ class Runner(Protocol):
     async def wait_output(self, process_id: str, *, cursor: int, stream: Stream) -> None:
         """Return once there is output behind `cursor` or the process has ended and drained."""
 
+    async def kept_output(
+        self, spool: str, *, cursor: int, stream: Stream, limit_bytes: int, encoding: Encoding, ended: bool
+    ) -> Kept:
+        """Output of a process of any daemon, live or dead, from where it lies on disk; empty where it is gone.
+
+        `ended`: nothing will follow.
+        """
+
     def process(self, process_id: str) -> ProcessState: ...
     async def write_stdin(self, process_id: str, data: bytes, *, eof: bool) -> int: ...
     async def resize(self, process_id: str, rows: int, cols: int) -> None: ...
@@ -428,6 +451,9 @@ class Tools(Protocol):
         env: dict[str, str] | None,
         stdin: str | None,
         open_stdin: bool,
+        tty: bool,
+        rows: int,
+        cols: int,
         timeout_seconds: float | None,
         wait_seconds: float,
         operation_key: str | None,

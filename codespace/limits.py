@@ -105,14 +105,6 @@ HELPER_DESCRIPTORS: Final = 1024
 # Most open files of a patch helper; a patch holds some 70 at once.
 HELPER_MEMORY_BYTES: Final = 6 * 1_073_741_824
 # Most address space: twice the trees of a plan with their lines, and the plans that are held.
-DIFF_WHOLE_BYTES: Final = 32 * 1_048_576
-# Most of a diff that is kept for people who decide; one that is larger nobody reads.
-DIFF_PAGE_BYTES: Final = 65_536
-# One page of it.
-HELPER_DESCRIPTORS: Final = 1024
-# Most open files of a patch helper; a patch holds some 70 at once.
-HELPER_MEMORY_BYTES: Final = 6 * 1_073_741_824
-# Most address space: twice the trees of a plan with their lines, and the plans that are held.
 PLACE_SECONDS: Final = 10.0
 # Longest placing of chunks; ends well inside PLAN_SECONDS, so that the helper answers and lives.
 PLAN_SECONDS: Final = 20.0
@@ -212,6 +204,10 @@ SPOOL_SWEEP_SECONDS: Final = 600.0
 # Between two looks for spools that are past their retention.
 SPOOL_READ_TRIES: Final = 5
 # Reads of output that was given up while it was read, one after the other; then the answer is empty.
+STOP_LOOK_SECONDS: Final = 0.25
+# Between two looks for requests of other daemons to end a process, while one runs; a look takes 0.2 ms.
+NEIGHBOUR_LOOK_SECONDS: Final = 0.1
+# Between two looks at a process of another daemon while somebody waits for it.
 TERMINAL_ROWS: Final = 24
 # A terminal's size where the caller does not say: from the contract.
 TERMINAL_COLS: Final = 80

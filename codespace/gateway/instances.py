@@ -74,6 +74,14 @@ class Instances:
         gone = await trio.to_thread.run_sync(lambda: [not _held(each.lock_path) for each in others])
         return tuple(each for each, is_gone in zip(others, gone, strict=True) if is_gone)
 
+    async def lives(self, instance_id: str) -> bool:
+        """Return whether a daemon is there; one that cannot be looked at counts as living."""
+        if instance_id == self.own.id:
+            return True
+        rows = await self._store.read(_unended)
+        paths = [row["lock_path"] for row in rows if row["id"] == instance_id]
+        return bool(paths) and await trio.to_thread.run_sync(_held, paths[0])
+
     async def end(self, instance_id: str) -> None:
         """Say that an instance has ended and left nothing unsettled."""
         now = self._wall_clock()

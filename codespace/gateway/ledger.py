@@ -57,7 +57,7 @@ class _Table:
 _OPERATIONS: Final = _Table(
     "operations",
     {"patch": finals(Patch), "execution": finals(Execution)},
-    frozenset({"instance_id", "work_id", "process_id", "files", "changes", "outcome", "approval_id"}),
+    frozenset({"instance_id", "work_id", "process_id", "files", "changes", "outcome", "approval_id", "spool"}),
     operation_rows.JSON_COLUMNS,
     "finished_at",
 )

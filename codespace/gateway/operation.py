@@ -40,6 +40,8 @@ class Operation:
     outcome: dict[str, Any] | None = None
     """An error body or an exit record."""
     approval_id: str | None = None
+    spool: str | None = None
+    """Where the output of its process lies on disk."""
 
 
 _COLUMNS: Final = tuple(field.name for field in fields(Operation))

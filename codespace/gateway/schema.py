@@ -12,7 +12,7 @@ from sqlite_utils import Database, Migrations
 APPLICATION_ID: Final = 0x43445350
 # "CDSP" in SQLite's header: how a CodeSpace database is told from any other file.
 
-VERSION: Final = 2
+VERSION: Final = 3
 # The number of migrations below, in SQLite's user_version: a higher one means a newer CodeSpace.
 
 MIGRATIONS: Final = Migrations("codespace")
@@ -29,6 +29,13 @@ def m001_operations_holds_events(db: Database) -> None:
 def m002_works_intents(db: Database) -> None:
     """Create the tables of works, and of what the operator wants in them."""
     for statement in _M002:
+        db.execute(statement)
+
+
+@MIGRATIONS()
+def m003_spools_stop_requests(db: Database) -> None:
+    """Say where a process's output lies, and let one daemon ask another to end a process."""
+    for statement in _M003:
         db.execute(statement)
 
 
@@ -79,4 +86,12 @@ _M002: Final = (
         claimed_at REAL, finished_at REAL, note TEXT) STRICT""",
     """CREATE INDEX intents_work ON intents (work_id, state)""",
     """CREATE INDEX operations_work ON operations (work_id) WHERE work_id IS NOT NULL AND finished_at IS NULL""",
+)
+
+_M003: Final = (
+    """ALTER TABLE operations ADD COLUMN spool TEXT""",
+    """CREATE TABLE stop_requests (
+        process_id TEXT PRIMARY KEY, instance_id TEXT NOT NULL, grace_seconds REAL NOT NULL,
+        requested_at REAL NOT NULL) STRICT""",
+    """CREATE INDEX stop_requests_instance ON stop_requests (instance_id)""",
 )

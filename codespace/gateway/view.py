@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from codespace.contract import Chunk, PatchPlan, ProcessState, Stream
+from codespace.contract import Chunk, Kept, PatchPlan, ProcessState, Stream
 from codespace.errors import Refusal
 from codespace.gateway.holds import Hold
 
@@ -67,5 +67,23 @@ def chunk_view(chunk: Chunk, stream: Stream) -> dict[str, Any]:
         "cursor": chunk.cursor,
         "eof": chunk.eof,
         "retained_from": chunk.retained_from,
+        "retained_head": chunk.retained_head,
         "output_lost": chunk.output_lost,
     }
+
+
+def kept_view(kept: Kept, state: ProcessState, stream: Stream) -> dict[str, Any]:
+    """Return output from disk together with what is known of its process."""
+    return chunk_view(
+        Chunk(
+            kept.text,
+            kept.encoding,
+            kept.cursor,
+            kept.eof,
+            kept.retained_from,
+            kept.output_lost,
+            state,
+            kept.retained_head,
+        ),
+        stream,
+    )

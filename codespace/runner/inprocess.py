@@ -19,6 +19,7 @@ from codespace.contract import (
     DiffPage,
     Encoding,
     FindResult,
+    Kept,
     PatchPlan,
     PatchReport,
     ProcessState,
@@ -29,7 +30,7 @@ from codespace.contract import (
     Stream,
     Workspace,
 )
-from codespace.runner import environment, journals, program
+from codespace.runner import environment, journals, kept, program
 from codespace.runner.files import Files
 from codespace.runner.patcher import Patcher
 from codespace.runner.roots import Roots
@@ -257,6 +258,26 @@ class InProcess:
 
     async def wait_output(self, process_id: str, *, cursor: int, stream: Stream) -> None:
         await self._supervisor.wait_output(process_id, cursor=cursor, stream=stream)
+
+    async def kept_output(
+        self, spool: str, *, cursor: int, stream: Stream, limit_bytes: int, encoding: Encoding, ended: bool
+    ) -> Kept:
+        piece, totals = await trio.to_thread.run_sync(
+            lambda: kept.read(
+                spool, cursor=cursor, stream=stream, limit_bytes=limit_bytes, encoding=encoding, ended=ended
+            ),
+            abandon_on_cancel=True,
+        )
+        return Kept(
+            piece.text,
+            piece.encoding,
+            piece.cursor,
+            piece.eof,
+            piece.retained_from,
+            piece.retained_head,
+            piece.output_lost,
+            totals,
+        )
 
     def process(self, process_id: str) -> ProcessState:
         return self._supervisor.process(process_id)

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from codespace.runner.segment import Offsets, mapped
+from codespace.contract import Encoding, Stream
+from codespace.runner.pieces import Piece, cut, limit_of, span
+from codespace.runner.segment import INDEX, Offsets, mapped
 
 SUFFIX: Final = ".spool"
 
@@ -65,6 +67,22 @@ def _read(parts: Sequence[Part], index: int, offset: int, limit_bytes: int) -> b
             break  # it was given up meanwhile
         found += block
     return found
+
+
+def read(
+    folder: str, *, cursor: int, stream: Stream, limit_bytes: int, encoding: Encoding, ended: bool
+) -> tuple[Piece, dict[str, int]]:
+    """Return output of any daemon's process from byte `cursor` on, and how much there is of each stream.
+
+    Args:
+        ended: Nothing will be written any more.
+    """
+    kept, index = look(folder), INDEX[stream]
+    totals: dict[str, int] = {name: kept.runs[-1].ends[at] if kept.runs else 0 for name, at in INDEX.items()}
+    wanted = max(0, cursor)
+    where = span([*kept.ranges(index), (totals[stream], totals[stream])], wanted)
+    block = kept.read(index, where.start, min(where.stop - where.start, limit_of(limit_bytes, encoding)))
+    return cut(block, where, wanted, encoding=encoding, closed=ended), totals
 
 
 def segment_path(folder: str, number: int) -> str:

@@ -1,0 +1,196 @@
+"""Processes that this daemon does not hold: of other daemons, of dead ones, and its own that left its memory.
+
+What is told of them stands in the ledger (who runs it, how it ended) and in their spools (what they
+wrote). Any daemon of the database may ask; only the owner can end one, and is asked to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import trio
+
+from codespace import limits
+from codespace.contract import Encoding, Kept, ProcessState, Runner, Stream, Workspace
+from codespace.errors import Refusal
+from codespace.gateway import policy
+from codespace.gateway.instances import Instances
+from codespace.gateway.ledger import Ledger, Operation
+from codespace.gateway.registry import Registry
+from codespace.gateway.stops import Stops
+from codespace.gateway.view import kept_view, process_view
+
+_FINAL: Final = frozenset({"exited", "lost"})
+_NEVER_RAN: Final = frozenset({"minted", "spawn_failed"})
+_NOTHING: Final = Kept("", "text", 0, True, 0, 0, 0, {"combined": 0, "stdout": 0, "stderr": 0})
+THEIRS: Final = "Another daemon runs it: its output can be read and it can be ended from here, but not written to."
+GONE: Final = "Its daemon is gone, which ended it; how it ended was not seen."
+
+
+class Elsewhere:
+    """The verbs on processes that only ledger and spool know.
+
+    Args:
+        registry: A process is told of only where its root is registered here too.
+        settle: Gives an operation whose daemon is dead its end.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        runner: Runner,
+        instances: Instances,
+        registry: Registry,
+        stops: Stops,
+        settle: Callable[[Operation], Awaitable[bool]],
+        wall_clock: Callable[[], float],
+        retention_seconds: float,
+    ) -> None:
+        self._ledger = ledger
+        self._runner = runner
+        self._instances = instances
+        self._registry = registry
+        self._stops = stops
+        self._settle = settle
+        self._wall_clock = wall_clock
+        self._retention_seconds = retention_seconds
+
+    async def find(self, process_id: str) -> Operation:
+        """Return the operation of a process that can still be asked about. Raises: Refusal PROCESS_NOT_FOUND."""
+        operation = await self._ledger.by_process(process_id)
+        if operation is None or operation.state in _NEVER_RAN or self._workspace(operation) is None:
+            raise Refusal(
+                "PROCESS_NOT_FOUND", "No process of this id is known in a workspace of yours.", process_id=process_id
+            )
+        if self._is_past_retention(operation):
+            raise Refusal(
+                "PROCESS_NOT_FOUND",
+                f"The process ended more than {self._retention_seconds / 60:.0f} minutes ago; its output is not kept.",
+                next_step="operation_status with its operation_id still tells how it ended.",
+                process_id=process_id,
+                operation_id=operation.id,
+            )
+        return operation
+
+    async def state(self, operation: Operation) -> dict[str, Any]:
+        """Return what is known of it now, as in process_status."""
+        runs = await self._runs(operation)
+        kept = await self._kept(operation, runs, cursor=0, stream="combined", limit_bytes=1, encoding="base64")
+        return self._described(operation, self._state(operation, runs, kept))
+
+    async def output(
+        self, operation: Operation, *, cursor: int, stream: Stream, limit_bytes: int, encoding: Encoding
+    ) -> dict[str, Any]:
+        """Return output from `cursor` on, as in read_process."""
+        runs = await self._runs(operation)
+        kept = await self._kept(
+            operation, runs, cursor=cursor, stream=stream, limit_bytes=limit_bytes, encoding=encoding
+        )
+        return kept_view(kept, self._state(operation, runs, kept), stream)
+
+    async def wait_output(self, operation: Operation, *, cursor: int, stream: Stream) -> None:
+        """Return once there is output behind `cursor`, or the process has ended.
+
+        Cancel: nothing is consumed.
+        """
+        while True:
+            runs = await self._runs(operation)
+            kept = await self._kept(operation, runs, cursor=cursor, stream=stream, limit_bytes=4, encoding="text")
+            if kept.cursor > cursor or not runs:
+                return
+            await trio.sleep(limits.NEIGHBOUR_LOOK_SECONDS)
+            operation = await self._ledger.get(operation.id) or operation
+
+    async def listed(self, workspace_id: str | None, but: frozenset[str]) -> list[dict[str, Any]]:
+        """Return live and retained processes, oldest first, without those whose ids are in `but`."""
+        found = [
+            operation
+            for operation in await self._ledger.list(kind="exec")
+            if operation.process_id not in but and operation.state not in _NEVER_RAN
+            if (workspace := self._workspace(operation)) is not None and workspace_id in (None, workspace.id)
+            if not self._is_past_retention(operation)
+        ]
+        return [await self.state(operation) for operation in reversed(found)]
+
+    async def terminate(self, operation: Operation, grace_seconds: float) -> dict[str, Any]:
+        """Ask its daemon to end it, and return the final state once that is recorded.
+
+        Raises: Refusal UNAUTHORIZED where the workspace is read-only here; TIMEOUT where its daemon does not do it.
+        Cancel: it may still be ended.
+        """
+        workspace = self._workspace(operation)
+        assert workspace is not None  # it was found
+        policy.require_write(workspace)
+        if operation.state not in _FINAL:
+            if await self._instances.lives(operation.instance_id):
+                await self._stops.ask(operation.process_id or "", operation.instance_id, grace_seconds)
+            with trio.move_on_after(grace_seconds + limits.END_SECONDS + limits.RECORD_SECONDS):
+                operation = await self._wait_final(operation)
+        if operation.state not in _FINAL:
+            raise Refusal(
+                "TIMEOUT",
+                "The daemon that runs it was asked to end it, and has not recorded an end yet.",
+                next_step="Ask process_status later.",
+                process_id=operation.process_id,
+            )
+        return await self.state(operation)
+
+    async def _wait_final(self, operation: Operation) -> Operation:
+        while operation.state not in _FINAL:
+            if not await self._instances.lives(operation.instance_id):
+                await self._settle(operation)
+                await self._stops.forget(operation.instance_id)
+            await trio.sleep(limits.NEIGHBOUR_LOOK_SECONDS)
+            operation = await self._ledger.get(operation.id) or operation
+        return operation
+
+    # --- what is known ---
+
+    def _workspace(self, operation: Operation) -> Workspace | None:
+        return next((each for each in self._registry if each.root == operation.root), None)
+
+    def _is_past_retention(self, operation: Operation) -> bool:
+        ended = operation.finished_at
+        return ended is not None and ended < self._wall_clock() - self._retention_seconds
+
+    async def _runs(self, operation: Operation) -> bool:
+        return operation.state not in _FINAL and await self._instances.lives(operation.instance_id)
+
+    async def _kept(
+        self, operation: Operation, runs: bool, *, cursor: int, stream: Stream, limit_bytes: int, encoding: Encoding
+    ) -> Kept:
+        if operation.spool is None:
+            return _NOTHING
+        return await self._runner.kept_output(
+            operation.spool,
+            cursor=cursor,
+            stream=stream,
+            limit_bytes=limit_bytes,
+            encoding=encoding,
+            ended=not runs,
+        )
+
+    def _state(self, operation: Operation, runs: bool, kept: Kept) -> ProcessState:
+        record = operation.outcome or {}
+        theirs = operation.instance_id != self._instances.own.id
+        notes = [THEIRS] if runs and theirs else [GONE] if operation.state not in _FINAL and not runs else []
+        return ProcessState(
+            process_id=operation.process_id or "",
+            state="running" if runs else "exited",
+            started_at=record.get("started_at", operation.created_at),
+            output_total=record.get("output_total", kept.output_total),
+            exit_code=record.get("exit_code"),
+            signal=record.get("signal"),
+            termination=None if runs else record.get("termination", "lost"),
+            ended_at=None if runs else record.get("ended_at", operation.finished_at),
+            notes=tuple(notes),
+            resources=record.get("resources"),
+        )
+
+    def _described(self, operation: Operation, state: ProcessState) -> dict[str, Any]:
+        workspace = self._workspace(operation)
+        return process_view(state) | {
+            "workspace_id": operation.workspace_id if workspace is None else workspace.id,
+            "operation_id": operation.id,
+        }
