@@ -17,6 +17,8 @@ SECCOMP_FD: Final = 3
 INFO_FD: Final = 4
 GATE_FD: Final = 5
 """Where bubblewrap finds its descriptors. A shell knows descriptors of one digit only."""
+GATE: Final = "codespace-gate"
+"""The name of the gate among bubblewrap's words; a sweep knows our sandboxes by it."""
 GATE_CLOSED: Final = 125
 """Exit code of a run whose gate was never opened."""
 
@@ -58,7 +60,7 @@ def gate(plan: Plan) -> list[str]:
         'exec "$@"'
     )
     terminal = ["/usr/bin/setsid", "--ctty"] if plan.tty else []
-    return ["/bin/sh", "-c", script, "gate", *terminal, *_inner(plan), *plan.command]
+    return ["/bin/sh", "-c", script, GATE, *terminal, *_inner(plan), *plan.command]
 
 
 def _inner(plan: Plan) -> list[str]:

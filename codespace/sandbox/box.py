@@ -14,7 +14,7 @@ from codespace import limits
 from codespace.beneath import Root
 from codespace.contract import Workspace
 from codespace.errors import Refusal
-from codespace.sandbox import git, plan, probe, report, scan, seccomp
+from codespace.sandbox import git, orphans, plan, probe, report, scan, seccomp
 from codespace.sandbox import limits as cgroups
 from codespace.sandbox.plan import Plan, Planted
 from codespace.sandbox.probe import Rung, Standing
@@ -126,7 +126,7 @@ class Sandbox:
 
     def sweep(self) -> int:
         """Remove what runs of killed daemons left; returns how many things."""
-        return cgroups.sweep()
+        return orphans.sweep() + cgroups.sweep()
 
 
 def choose(standing: Standing, workspace: Workspace) -> Rung:

@@ -1,0 +1,60 @@
+"""Sandboxes that nobody owns any more: what a starter that was killed in bubblewrap's first moments can leave.
+
+bubblewrap asks to die with its parent only some moments after it was started, and its child waits for
+a word from it. If both are killed in between, the child stays, with nothing released inside. Process 1
+of a living sandbox is always a child of bubblewrap; one that is not, is ours to end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from typing import Final
+
+from codespace.sandbox.argv import GATE
+
+_MARK: Final = GATE.encode()
+
+
+def sweep() -> int:
+    """Kill the orphans of this account; returns how many. Blocks for some milliseconds."""
+    killed = 0
+    for name in os.listdir("/proc"):
+        if name.isdecimal() and _is_orphan(int(name)):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(int(name), signal.SIGKILL)
+                killed += 1
+    return killed
+
+
+def _is_orphan(pid: int) -> bool:
+    words = _words(pid)
+    if not _is_bubblewrap(words) or _MARK not in words:
+        return False
+    status = _status(pid)
+    if status.get("NSpid", "").split()[1:] != ["1"] or status.get("Uid", "").split()[:1] != [str(os.getuid())]:
+        return False
+    parent = status.get("PPid", "0")
+    # Asked last: a parent that ended in between is gone from /proc, and its child is told to die by the kernel.
+    return not _is_bubblewrap(_words(int(parent)))
+
+
+def _is_bubblewrap(words: list[bytes]) -> bool:
+    return words[0].endswith(b"bwrap") if words else False
+
+
+def _words(pid: int) -> list[bytes]:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read().split(b"\0")
+    except OSError:
+        return []
+
+
+def _status(pid: int) -> dict[str, str]:
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as lines:
+            return dict(line.rstrip("\n").split(":\t", 1) for line in lines if ":\t" in line)
+    except OSError:
+        return {}

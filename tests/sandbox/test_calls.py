@@ -1,0 +1,220 @@
+"""Attacks on the kernel, on privileges and on neighbours (SANDBOX 5: 7 to 9, 20 to 24, 27, 39)."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import stat
+import subprocess
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from .cage import CALLS, Cage
+
+EPERM, ENOSYS = "1", "38"
+CALL = "my ($n, @rest) = map { $_ + 0 } @ARGV; my $r = syscall($n, @rest); print $r < 0 ? $! + 0 : 'worked'"
+
+
+def call(cage: Cage, name: str, *arguments: object) -> str:
+    return str(cage.perl(CALL, str(CALLS[name]), *map(str, arguments)).out)
+
+
+def test_no_capability_no_new_privilege_and_a_filter(cage: Cage) -> None:
+    status = dict(line.split(":", 1) for line in cage.sh("cat /proc/self/status").out.splitlines())
+    for kind in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        assert int(status[kind], 16) == 0
+    assert status["NoNewPrivs"].strip() == "1"
+    assert status["Seccomp"].strip() == "2"
+
+
+def test_calls_that_attacks_begin_with_are_denied(cage: Cage) -> None:
+    assert call(cage, "ptrace", 0, 0, 0, 0) == EPERM
+    assert call(cage, "mount", 0, 0, 0, 0, 0) == EPERM
+    assert call(cage, "bpf", 0, 0, 0) == EPERM
+    assert call(cage, "setns", 0, 0) == EPERM
+    assert call(cage, "clone3", 0, 0) == ENOSYS
+    for number in (457, 458, 467):  # statmount, listmount, open_tree_attr
+        assert cage.perl(CALL, str(number), "0", "0", "0", "0", "0").out == EPERM
+    for flag in (0x80, 0x20000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000):
+        assert call(cage, "unshare", flag) == EPERM
+        assert call(cage, "unshare", flag | 0x200) == EPERM  # with another flag beside it
+    assert call(cage, "unshare", 0x200) == "worked"  # CLONE_FS, which threads use
+
+
+def test_clone_makes_processes_and_no_namespaces(cage: Cage) -> None:
+    make = (
+        "my $r = syscall($ARGV[0] + 0, $ARGV[1] + 0, 0, 0, 0, 0); exit 0 if $r == 0; print $r < 0 ? $! + 0 : 'worked'"
+    )
+    number = str(CALLS["clone"])
+    assert cage.perl(make, number, str(17)).out == "worked"
+    assert cage.perl(make, number, str(0x10000000 | 17)).out == EPERM
+    assert cage.perl(make, number, str(0x20000 | 17)).out == EPERM
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "unshare -Ur true",
+        "unshare -m true",
+        "chroot / true",
+        "mount -t tmpfs none /tmp",
+        "umount /tmp",
+        "nsenter -t 1 -m true",
+    ],
+)
+def test_programs_that_change_namespaces_and_mounts_fail(cage: Cage, words: str) -> None:
+    assert cage.run(words.split()).code != 0
+    if words == "unshare -Ur true":
+        assert cage.plainly(words.split()).code == 0
+
+
+def test_a_sandbox_cannot_be_made_inside_the_sandbox(cage: Cage) -> None:
+    inner = [cage.bubblewrap, "--unshare-user", "--ro-bind", "/", "/", "true"]
+    assert cage.plainly(inner).code == 0
+    folder = os.path.dirname(os.path.dirname(os.path.dirname(cage.bubblewrap)))
+    result = cage.having(readable_paths=(folder,)).run(inner)
+    assert result.code != 0
+    assert "namespace" in result.err or "Operation not permitted" in result.err
+
+
+def test_no_file_gets_a_set_user_id_or_set_group_id_bit(cage: Cage) -> None:
+    attack = r"""
+    sub try { my ($name, $ok) = @_; print "$name " if $ok }
+    open F, '>', 'f'; close F;
+    try('chmod', chmod 04755, 'f'); try('group', chmod 02755, 'f'); open F, '<', 'f'; try('fchmod', chmod 06755, \*F);
+    use Fcntl; umask 0; try('open', sysopen(F, 'g', O_CREAT | O_RDWR, 04755)); try('fine', chmod 01755, 'f');
+    use POSIX; try('mknod', !syscall($ARGV[0], 'h', 0104755, 0)) if $ARGV[0];
+    """
+    mknod = {"x86_64": "133"}.get(os.uname().machine, "")
+    assert "chmod" in cage.plainly(["/usr/bin/perl", "-e", attack, mknod]).out
+    for path in cage.root.iterdir():
+        path.unlink()
+    assert cage.perl(attack, mknod).out == "fine "
+    made = [path.stat().st_mode for path in cage.root.iterdir()]
+    assert made
+    assert not any(mode & (stat.S_ISUID | stat.S_ISGID) for mode in made)
+
+
+def test_no_device_node_can_be_made_and_a_program_of_set_user_id_gains_nothing(cage: Cage) -> None:
+    assert cage.sh("mknod d c 1 3").code != 0
+    if os.geteuid() == 0:
+        mine = cage.put("id", mode=0o755)
+        subprocess.run(["/bin/cp", "/usr/bin/id", str(mine)], check=True)
+        os.chown(mine, 0, 0)
+        mine.chmod(0o4755)
+        expected = "0" if cage.uid == 0 else str(cage.uid)
+        assert cage.sh("./id -u").out.strip() == expected
+        if cage.uid:
+            assert "euid=0" in cage.plainly(["./id"]).out
+    for program in ("/usr/bin/su", "/usr/bin/sudo"):
+        if os.path.exists(program):
+            assert cage.run([program, "-c", "id -u"]).code != 0
+
+
+def test_nothing_can_be_typed_into_a_terminal(cage: Cage) -> None:
+    attack = (
+        "for my $n (0x5412, 0x541C, 0x100005412) { my $c = 'x'; print ioctl(STDIN, $n, $c) ? 'typed ' : $! + 0 . ' ' }"
+    )
+    ours, theirs = os.openpty()
+    try:
+        result = cage.sh(f"perl -e '{attack.replace(chr(39), chr(34))}'")
+        assert set(result.out.split()) == {EPERM}, result
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_only_plain_sockets_can_be_opened(cage: Cage) -> None:
+    plain = ((1, 1, 0), (2, 1, 0), (2, 2, 0), (10, 1, 0), (16, 3, 0))  # UNIX, INET, INET6, the list of interfaces
+    raw = ((2, 3, 1), (2, 3, 255), (10, 3, 58), (2, 10, 0), (2, 3 | 0o4000, 1))
+    other = (
+        (17, 3, 0),
+        (17, 2, 3),
+        (16, 3, 9),
+        (40, 1, 0),
+        (38, 5, 0),
+        (29, 3, 1),
+        (5, 2, 0),
+    )  # PACKET, audit, VSOCK, ALG
+    attack = "".join(f"print socket(my $f, {a}, {b}, {c}) ? 'y' : $! + 0;" for a, b, c in (*plain, *raw, *other))
+    assert cage.perl(attack).out == "y" * len(plain) + EPERM * len(raw + other)
+
+
+def test_the_environment_of_the_daemon_is_nowhere(cage: Cage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANARY_TOKEN", "canary-value")
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/tmp/agent.sock")
+    monkeypatch.setenv("DOCKER_HOST", "unix:///run/docker.sock")
+    script = "env; cat /proc/*/environ | tr '\\0' '\\n'; ls /run /tmp"
+    result = cage.sh(script, env={"MINE": "mine"})
+    assert "MINE=mine" in result.out
+    assert not any(word in result.out for word in ("canary-value", "agent.sock", "docker.sock", "DBUS"))
+
+
+def test_variables_that_act_on_a_loader_act_on_the_command_only(cage: Cage) -> None:
+    cage.put("lib/libc.so.6", "no library\n", mode=0o755)
+    result = cage.run(["/usr/bin/printenv", "LD_LIBRARY_PATH"], env={"LD_LIBRARY_PATH": f"{cage.root}/other"})
+    assert result.out == f"{cage.root}/other\n"
+    broken = cage.run(["/usr/bin/printenv"], env={"LD_LIBRARY_PATH": f"{cage.root}/lib"})
+    assert broken.code == 127  # the command could not be loaded; bubblewrap and the gate could
+
+
+def test_an_abstract_socket_of_the_host_is_refused(cage: Cage) -> None:
+    name = f"codespace-attack-{os.getpid()}"
+    attack = "use IO::Socket::UNIX; print IO::Socket::UNIX->new(Peer => \"\\0$ARGV[0]\") ? 'reached' : 'refused'"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("\0" + name)
+        listener.listen()
+        assert cage.plainly(["/usr/bin/perl", "-e", attack, name]).out == "reached"
+        assert cage.perl(attack, name).out == "refused"
+
+
+def test_no_process_of_the_host_can_be_seen_or_killed(cage: Cage) -> None:
+    with subprocess.Popen(["/bin/sleep", "60"]) as bystander:
+        try:
+            result = cage.sh(f"kill -9 {bystander.pid}; kill -9 -1; ls -d /proc/[0-9]* | wc -l")
+            assert bystander.poll() is None
+            assert result.out.strip().isdecimal() is False or int(result.out) < 10
+            assert cage.sh(f"kill -9 {bystander.pid}; ls -d /proc/[0-9]* | wc -l").out.strip() in ("3", "4", "5")
+        finally:
+            bystander.kill()
+
+
+def test_two_runs_see_nothing_of_each_other(cage: Cage) -> None:
+    """The second run is made while the first, which is all set up, waits at its gate."""
+    look = (
+        "ls /tmp | grep mine; ls -d /proc/[0-9]* | wc -l; "
+        "ls -l /proc/*/exe 2>/dev/null | grep -c perl; "
+        "perl -MIO::Socket::INET -e "
+        '\'print IO::Socket::INET->new(Listen => 1, LocalAddr => "127.0.0.1:4444") ? "free" : "taken"\''
+    )
+    hold = (
+        "use IO::Socket::INET; my $l = IO::Socket::INET->new(Listen => 1, LocalAddr => '127.0.0.1:4444') or die; "
+        "open F, '>/tmp/mine'; close F; open G, '>started'; close G; 1 until -e 'seen'; print 'held'"
+    )
+
+    def both() -> tuple[str, str]:
+        held: list[str] = []
+        first = threading.Thread(target=lambda: held.append(holding.perl(hold, seconds=30).out))
+        first.start()
+        while not (cage.root / "started").exists() and first.is_alive():
+            os.sched_yield()
+        seen = holding.sh(look).out
+        (cage.root / "seen").touch()
+        first.join()
+        return held[0], seen
+
+    holding = dataclasses.replace(cage, uid=os.geteuid()) if cage.uid == os.geteuid() else InPlace(**vars(cage))
+    held, seen = cage.does(both)
+    assert held == "held"
+    assert seen.split() == ["4", "0", "free"] or seen.split() == ["5", "0", "free"], seen
+
+
+class InPlace(Cage):
+    """The same, for code that already runs as the account."""
+
+    def does(self, act: Callable[[], Any]) -> Any:
+        return act()

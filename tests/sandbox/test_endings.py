@@ -1,0 +1,201 @@
+"""Attacks on the end of a run and on its limits (SANDBOX 5: 28, 29, 31, 32), and what is left afterwards: nothing."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from codespace.contract import WorkspaceLimits
+from codespace.sandbox import limits as mechanisms
+from codespace.sandbox import orphans, spawn
+from codespace.sandbox.plan import HOME, Quota
+from codespace.testing import processes
+
+from .cage import PATH, Cage
+
+MOMENTS = (0, 1, 2, 4, 8, 16, 32)
+TIMES = 7
+ENV = {"PATH": PATH, "HOME": HOME}
+
+
+def marked(mark: str) -> list[int]:
+    """Return the processes that have `mark` in their command line, zombies left out."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdecimal() and mark in processes.command_line(int(name)) and processes.is_alive(int(name)):
+            found.append(int(name))
+    return [pid for pid in found if pid != os.getpid()]
+
+
+def gone(mark: str) -> bool:
+    return not processes.still_alive_after(marked(mark), 5.0)
+
+
+def cgroups() -> set[str]:
+    found = mechanisms.look()
+    folders = {controller.folder for controller in (found.pids, found.memory) if controller is not None}
+    names = {name for folder in folders for name in os.listdir(folder) if name.startswith("codespace-run-")}
+    others = {name for name in os.listdir("/proc") if name.isdecimal()} - {str(os.getpid())}
+    return {name for name in names if name.split("-")[2] not in others}  # what living daemons use is theirs
+
+
+def test_a_daemon_of_two_forks_ends_with_its_command(cage: Cage) -> None:
+    script = "use POSIX; if (!fork) { setsid; if (!fork) { exec 'sleep', '987650' } exit } wait; print 'left'"
+    assert cage.perl(script).out == "left"
+    assert marked("987650") == []
+
+
+def test_a_command_over_its_time_is_ended_with_all_that_it_started(cage: Cage) -> None:
+    result = cage.sh("trap '' TERM INT HUP; for i in 1 2 3; do setsid sleep 987651 & done; wait", seconds=0.3)
+    assert result.cut
+    assert marked("987651") == []
+    assert cgroups() == set()
+
+
+def test_a_run_that_is_given_up_at_any_moment_leaves_no_process_and_no_cgroup(cage: Cage) -> None:
+    def give_up() -> None:
+        for moment in MOMENTS:
+            for _ in range(TIMES):
+                launch = cage.prepare(["sleep", "987652"], env=ENV).launch()
+                null = os.open(os.devnull, os.O_RDWR)
+                pid = spawn.start(launch.argv, launch.env, {0: null, 1: null, 2: null, **launch.inherited})
+                launch.let_go()
+                os.close(null)
+                select.select([], [], [], moment / 1000)
+                spawn.end(pid)
+                os.waitpid(pid, 0)
+                launch.close()
+
+    cage.does(give_up)
+    assert gone("987652")
+    assert cgroups() == set()
+
+
+def test_a_run_that_is_ended_at_any_moment_after_its_release_leaves_nothing(cage: Cage) -> None:
+    def cut() -> list[bool]:
+        prepared = cage.prepare(["/bin/sh", "-c", "sleep 987653 & setsid sleep 987653"], env=ENV)
+        null = os.open(os.devnull, os.O_RDWR)
+        try:
+            return [
+                spawn.run(
+                    prepared.equipment, prepared.plan, stdin=null, stdout=null, stderr=null, seconds=moment / 1000
+                ).cut
+                for moment in MOMENTS
+            ]
+        finally:
+            os.close(null)
+
+    assert cage.does(cut) == [True] * len(MOMENTS)
+    assert gone("987653")
+    assert cgroups() == set()
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_starter_that_is_killed_releases_nothing_it_had_not_released(cage: Cage, moment: int) -> None:
+    prepared = cage.does(lambda: cage.prepare(["/bin/sh", "-c", "echo ran >>ran; exec sleep 987654"], env=ENV))
+    child = os.fork()
+    if child == 0:
+        os.setgroups([])
+        os.setresgid(cage.uid, cage.uid, cage.uid)
+        os.setresuid(cage.uid, cage.uid, cage.uid)
+        null = os.open(os.devnull, os.O_RDWR)
+        launch = prepared.launch()
+        spawn.start(launch.argv, launch.env, {0: null, 1: null, 2: null, **launch.inherited})
+        launch.let_go()
+        select.select([], [], [], 60)
+        os._exit(0)
+    select.select([], [], [], moment / 1000)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    processes.still_alive_after(marked("987654"), 0.2)  # most end by themselves: the kernel tells them
+    cage.does(orphans.sweep)
+    assert gone("987654")
+    assert not (cage.root / "ran").exists()
+    mechanisms.sweep()
+    assert cgroups() == set()
+
+
+def test_a_fork_bomb_is_stopped_at_its_limit_and_the_host_is_left_alone(cage: Cage) -> None:
+    bomb = "my $n = 0; while (defined(my $p = fork)) { if (!$p) { sleep 600; exit } $n++; last if $n > 2000 } print $n"
+    limited = cage.having(limits=WorkspaceLimits(pids=400))
+    result = limited.perl(bomb)
+    carried = cage.does(lambda: mechanisms.look().carried(Quota(pids=400)))
+    assert carried.pids in ("cgroup", "pid_max"), "this kernel and account have nothing that carries the limit"
+    assert 300 < int(result.out) < 400
+    assert int(Path("/proc/sys/kernel/pid_max").read_text()) > 2000
+
+
+def test_memory_over_the_limit_is_not_to_be_had(cage: Cage) -> None:
+    limited = cage.having(limits=WorkspaceLimits(memory_bytes=100 * 1_048_576))
+    greedy = "my $x = 'x' x (300 * 1048576); print length $x"
+    assert cage.perl(greedy).out == str(300 * 1_048_576)
+    assert limited.perl(greedy).out == ""
+    assert limited.perl("print 'modest'").out == "modest"
+
+
+def test_processor_time_open_files_and_tmp_are_limited(cage: Cage) -> None:
+    limited = cage.having(limits=WorkspaceLimits(cpu_seconds=1, open_files=32, tmp_bytes=1_048_576))
+    begun = time.monotonic()
+    assert limited.sh("while :; do :; done").code in (128 + signal.SIGXCPU, 128 + signal.SIGKILL)
+    assert time.monotonic() - begun < 30
+    opens = "my @f; for (1..100) { open my $f, '<', '/dev/null' or last; push @f, $f } print scalar @f"
+    assert int(limited.perl(opens).out) < 32
+    assert cage.perl(opens).out == "100"
+    for folder in ("/tmp", "/dev/shm", "$HOME"):
+        assert limited.sh(f"head -c 2000000 /dev/zero >{folder}/x; wc -c <{folder}/x").out.strip() == str(1_048_576)
+
+
+def test_no_core_file_is_left_by_a_crash(cage: Cage) -> None:
+    assert cage.sh("ulimit -c; kill -SEGV $$").out == "0\n"
+    assert list(cage.root.iterdir()) == []
+
+
+def test_exit_codes_come_through(cage: Cage) -> None:
+    assert cage.sh("exit 0").code == 0
+    assert cage.sh("exit 7").code == 7
+    assert cage.sh("kill -TERM $$").code == 128 + signal.SIGTERM
+    assert cage.run(["/no/such/program"]).code == 127
+
+
+def test_a_program_that_is_not_inside_is_known_before_the_gate_opens(cage: Cage) -> None:
+    tool = cage.base / "home" / "tool"
+    tool.write_text("#!/bin/sh\necho ran\n")
+    tool.chmod(0o755)
+    cage.put("own", "#!/bin/sh\necho own\n", mode=0o755)
+    os.symlink("/usr/bin/env", cage.root / "linked")
+    os.symlink("loop", cage.root / "loop")
+    programs = [str(tool), "env", "/bin/sh", "./own", "./linked", "./loop", "nothing"]
+    seen = cage.base / "seen"
+
+    def note(launch: spawn.Launch) -> None:
+        seen.write_text(str(launch.missing_program()))
+
+    missing = []
+    for program in programs:
+        cage.run([program], observe=note)
+        if seen.read_text() == "True":
+            missing.append(program)
+        seen.unlink()
+    assert missing == [str(tool), "./loop", "nothing"]
+
+
+def test_a_sweep_removes_what_a_killed_daemon_left_and_nothing_that_lives() -> None:
+    found = mechanisms.look()
+    controller = found.pids or found.memory
+    if controller is None:
+        return  # no cgroup can be made here, so none can be left
+    dead = Path(controller.folder, "codespace-run-1-999999999999-0")
+    dead.mkdir()
+    living = mechanisms.Cage(found, Quota(pids=10, memory_bytes=1_048_576))
+    try:
+        assert mechanisms.sweep() >= 1
+        assert not dead.exists()
+        assert cgroups() != set()
+    finally:
+        living.close()
+    assert cgroups() == set()

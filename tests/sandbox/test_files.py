@@ -1,0 +1,268 @@
+"""Attacks on files outside the workspace, and on the way out of it (SANDBOX 5: 1-6, 10, 35, 36, 41-43, 46, 48)."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from codespace import limits
+from codespace.errors import Refusal
+
+from .cage import UNPRIVILEGED, Cage, caged
+
+TRY_WRITING = """
+for path in /etc/codespace-attack /usr/codespace-attack /usr/local/codespace-attack /opt/codespace-attack \
+    /var/codespace-attack /codespace-attack /run/codespace-attack /proc/sys/kernel/core_pattern /dev/codespace-attack
+do if ( : >"$path" ) 2>/dev/null; then echo "wrote $path"; fi; done
+echo done
+"""
+
+
+def test_the_workspace_tmp_and_home_can_be_written_and_nothing_else(cage: Cage) -> None:
+    result = cage.sh(TRY_WRITING + 'echo kept >made; echo x >/tmp/x && echo y >"$HOME/y" && cat /tmp/x "$HOME/y"')
+    assert result.out == "done\nx\ny\n", result
+    assert (cage.root / "made").read_text() == "kept\n"
+    assert not any(Path(place, "codespace-attack").exists() for place in ("/etc", "/usr", "/var", "/opt", "/"))
+    assert not Path("/tmp/x").exists()
+
+
+def test_secrets_of_the_home_do_not_exist_inside(cage: Cage) -> None:
+    names = (".ssh/id_ed25519", ".aws/credentials", ".config/gh/hosts.yml", ".netrc")
+    paths = [str(cage.base / "home" / name) for name in names]
+    script = 'for path; do cat "$path"; done; ls -A "$HOME"'
+    outside = cage.plainly(["/bin/sh", "-c", script, "-", *paths])
+    assert outside.out.count("canary-secret") == 4
+    inside = cage.run(["/bin/sh", "-c", script, "-", *paths, "/root/.ssh", "/home"])
+    assert "canary-secret" not in inside.out + inside.err
+    assert inside.err.count("No such file") >= 4
+
+
+def test_what_only_root_may_read_in_etc_is_masked_for_root_too(cage: Cage) -> None:
+    script = (
+        "for path in /etc/shadow /etc/shadow- /etc/gshadow /etc/ssh/sshd_config; do cat $path; done; cat /etc/passwd"
+    )
+    inside = cage.sh(script)
+    assert "root:" in inside.out  # passwd is there
+    assert all(line.count(":") == 6 for line in inside.out.splitlines())  # and no line of a shadow file
+    if cage.uid == 0 and os.path.exists("/etc/shadow"):
+        assert ":" in cage.plainly(["/bin/cat", "/etc/shadow"]).out
+
+
+def test_a_link_in_the_workspace_leads_to_nothing_outside(cage: Cage) -> None:
+    secret = cage.base / "home" / ".netrc"
+    for name, target in (("link", secret), ("up", "../home/.netrc"), ("folder", cage.base / "home")):
+        os.symlink(target, cage.root / name)
+    script = "cat link; cat up; cat folder/.netrc; echo owned >link; echo owned >folder/new"
+    assert cage.plainly(["/bin/sh", "-c", "cat link up folder/.netrc"]).out.count("canary") == 3
+    inside = cage.sh(script)
+    assert "canary" not in inside.out
+    assert secret.read_text() == "canary-secret\n"
+    assert not (cage.base / "home" / "new").exists()
+
+
+def test_no_hard_link_can_be_made_to_a_file_outside(cage: Cage) -> None:
+    result = cage.sh(f"ln {cage.base}/home/.netrc here; ln /etc/hostname here; ln /usr/bin/env here; ls")
+    assert result.out == ""
+    assert cage.sh("echo a >a && ln a b && cat b").out == "a\n"
+
+
+def test_dots_and_proc_lead_to_the_view_of_the_sandbox_only(cage: Cage) -> None:
+    up = "../" * 20
+    places = (up, "/proc/self/root/", "/proc/1/root/", "/proc/self/cwd/../../../../")
+    script = "; ".join(f"cat {place}{cage.base}/home/.netrc" for place in places)
+    assert "canary" not in cage.sh(script + f"; ls {up}").out
+    assert "canary" in cage.plainly(["/bin/sh", "-c", f"cat {up}{cage.base}/home/.netrc"]).out
+
+
+def test_no_descriptor_but_three_is_inherited(cage: Cage) -> None:
+    held = os.open(cage.put("database"), os.O_RDWR)
+    os.set_inheritable(held, True)
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.set_inheritable(True)
+    try:
+        result = cage.sh("ls /proc/$$/fd; for number in /proc/1/fd/*; do readlink $number; done")
+    finally:
+        os.close(held)
+        listener.close()
+    own, first = result.out.splitlines()[:3], result.out.splitlines()[3:]
+    assert own == ["0", "1", "2"], result
+    assert len([name for name in first if not name.startswith("anon_inode:")]) == 3, result  # bubblewrap's own eventfd
+
+
+def test_hidden_paths_cannot_be_read_listed_replaced_or_changed(cage: Cage) -> None:
+    cage.put(".env", "canary\n")
+    cage.put("config/secret.pem", "canary\n")
+    cage.put("private/deep/key", "canary\n")
+    cage.put("open/.env.example", "visible\n")
+    script = """
+    cat .env config/secret.pem private/deep/key; ls private; chmod 777 private .env; cat .env
+    mv private other; mv .env other; rm -rf private .env; echo x >.env; cp .env copied; ln .env linked
+    cat copied linked
+    cat open/.env.example
+    """
+    assert "canary" in cage.sh(script).out  # with nothing hidden
+    for name in ("other", "copied", "linked", ".env"):
+        cage.plainly(["/bin/rm", "-rf", name])
+    for name, text in ((".env", "canary\n"), ("config/secret.pem", "canary\n"), ("private/deep/key", "canary\n")):
+        cage.put(name, text)
+    hidden = cage.having(hidden_paths=(".env", "*.pem", "/private/"))
+    result = hidden.sh(script)
+    assert result.out.replace("visible\n", "") == ""
+    assert (cage.root / ".env").read_text() == "canary\n"
+    assert (cage.root / "private/deep/key").read_text() == "canary\n"
+
+
+def test_a_socket_in_the_workspace_cannot_be_reached(cage: Cage) -> None:
+    path = cage.root / "host.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        path.chmod(0o777)
+        listener.listen()
+        script = "use IO::Socket::UNIX; print IO::Socket::UNIX->new(Peer => 'host.sock') ? 'reached' : 'refused'"
+        assert cage.plainly(["/usr/bin/perl", "-e", script]).out == "reached"
+        assert cage.perl(script).out == "refused"
+
+
+def test_a_private_socket_between_processes_inside_works(cage: Cage) -> None:
+    script = """
+    use IO::Socket::UNIX; my $l = IO::Socket::UNIX->new(Local => 'own.sock', Listen => 1) or die "listen $!";
+    if (fork) { my $c = $l->accept or die "accept $!"; print <$c>; wait } else
+    { my $s = IO::Socket::UNIX->new(Peer => 'own.sock') or die "connect $!"; print $s "through\\n" }
+    """
+    assert cage.perl(script).out == "through\n"
+
+
+def test_a_readable_path_can_be_read_and_not_written(cage: Cage) -> None:
+    tools = cage.base / "tools"
+    tools.mkdir()
+    (tools / "tool").write_text("of use\n")
+    os.chown(tools, cage.uid, cage.uid)
+    script = f"cat {tools}/tool; echo x >{tools}/new"
+    assert cage.sh(script).out == ""
+    assert cage.having(readable_paths=(str(tools),)).sh(script).out == "of use\n"
+    assert not (tools / "new").exists()
+
+
+def test_a_program_called_bwrap_or_sh_in_the_workspace_or_its_path_is_not_used(cage: Cage) -> None:
+    for name in ("bwrap", "sh", "setsid", "env"):
+        cage.put(f"bin/{name}", "#!/bin/sh\necho stolen >../stolen; echo stolen\n", mode=0o755)
+    env = {"PATH": f"{cage.root}/bin:/usr/bin:/bin", "LD_LIBRARY_PATH": f"{cage.root}/bin"}
+    assert cage.run(["/bin/echo", "mine"], cwd="bin", env=env).out == "mine\n"
+    assert not (cage.root / "stolen").exists()
+
+
+@pytest.mark.parametrize("name", ["with space", "with\nnewline", "-dash", "quo'te\"", "uni✓"])
+def test_a_root_of_any_name_works(cage: Cage, name: str) -> None:
+    root = cage.base / name
+    root.mkdir()
+    os.chown(root, cage.uid, cage.uid)
+    named = cage.having(root=str(root))
+    named.put("sub dir/.git/config", "x\n")
+    assert named.sh("echo here >made; echo x >'sub dir/.git/config'", cwd="sub dir").code != 0
+    assert (root / "sub dir" / "made").read_text() == "here\n"
+
+
+def test_a_root_that_is_the_kernels_own_is_refused(cage: Cage) -> None:
+    for root in ("/proc/sys", "/sys/kernel", "/dev/shm"):
+        if Path(root).is_dir():
+            with pytest.raises(Refusal, match="kernel's own"):
+                cage.having(root=root).sh("true")
+
+
+def test_a_link_where_git_looks_fails_closed_and_exposes_nothing(cage: Cage) -> None:
+    cage.put("sub/file")
+    for target in (cage.base / "home", "/etc", "/run/dbus.sock"):
+        link = cage.root / "sub" / ".git"
+        cage.sh(f"ln -s {target} sub/.git")
+        assert link.is_symlink()
+        with pytest.raises(Refusal, match="symbolic link") as caught:
+            cage.sh("cat sub/.git/.netrc")
+        assert caught.value.code == "SANDBOX_UNAVAILABLE"
+        assert "sub/.git" in caught.value.message
+        link.unlink()
+    assert cage.sh("echo alive").out == "alive\n"
+
+
+def test_a_name_swapped_for_a_link_while_the_sandbox_is_made_releases_nothing(cage: Cage) -> None:
+    cage.put("sub/.git/config", "mine\n")
+    real = cage.prepare
+
+    def swapped(*arguments: object, **more: object) -> object:
+        prepared = real(*arguments, **more)  # type: ignore[arg-type]
+        os.rename(cage.root / "sub", cage.root / "moved")
+        os.mkdir(cage.base / "home" / ".git")
+        os.symlink(cage.base / "home", cage.root / "sub")
+        return prepared
+
+    object.__setattr__(cage, "prepare", swapped)
+    with pytest.raises(Exception, match=r"mounts|namespaces"):
+        cage.sh("echo ran >ran; ls -la sub/")
+    assert not (cage.root / "ran").exists()
+
+
+def test_too_many_git_directories_are_refused_by_name_and_leave_the_workspace_alive(cage: Cage) -> None:
+    planting = cage.sh("mkdir d && cd d && mkdir -p $(seq -f %g/.git 2000) && echo planted")
+    assert planting.out == "planted\n"
+    assert len(planting.planted) == 2000
+    with pytest.raises(Refusal, match="git directories") as caught:
+        cage.sh("true")
+    assert str(limits.SANDBOX_BINDS) in caught.value.message
+    assert "find . -mindepth 2 -name .git" in caught.value.next_step
+    cage.plainly(["/bin/rm", "-rf", "d"])
+    assert cage.sh("echo alive").out == "alive\n"
+
+
+def test_a_module_of_the_workspace_is_never_imported_by_the_program(cage: Cage) -> None:
+    for name in ("codespace", "json", "trio", "helper"):
+        cage.put(f"{name}.py", "import os; os.mkdir('stolen')\n")
+        cage.put(f"{name}/__init__.py", "import os; os.mkdir('stolen')\n")
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, "-I", "-m", "helper.sandbox", "--help"], cwd=cage.root, capture_output=True, check=False
+    )
+    assert done.returncode == 0
+    assert not (cage.root / "stolen").exists()
+
+
+def test_a_directory_that_cannot_be_looked_into_is_read_only(cage: Cage) -> None:
+    cage.put("locked/.git/config", "mine\n")
+    (cage.root / "locked").chmod(0o000)
+    try:
+        cage.sh("chmod 755 locked; echo x >locked/.git/config")
+    finally:
+        (cage.root / "locked").chmod(0o755)
+    assert (cage.root / "locked/.git/config").read_text() == "mine\n"
+
+
+def test_a_mount_below_the_root_is_masked_unless_allowed(cage: Cage) -> None:
+    if os.geteuid() != 0:
+        return  # only root can mount here; what is mounted by others is seen through the same table
+    import subprocess
+
+    point = cage.folder("mounted")
+    subprocess.run(["/usr/bin/mount", "-t", "tmpfs", "none", str(point)], check=True)
+    try:
+        (point / "file").write_text("seen\n")
+        point.chmod(0o755)
+        assert cage.sh("cat mounted/file").out == ""
+        assert cage.having(allow_submounts=True).sh("cat mounted/file").out == "seen\n"
+    finally:
+        subprocess.run(["/usr/bin/umount", str(point)], check=True)
+
+
+def test_root_on_anothers_files_gets_a_clear_note_and_no_special_rights(cage: Cage) -> None:
+    if cage.uid != 0:
+        return  # another account's files are not this one's to register
+    with caged(UNPRIVILEGED, cage.bubblewrap) as theirs:
+        theirs.put("file", "theirs\n")
+        as_root = Cage(0, cage.bubblewrap, theirs.base, theirs.workspace)
+        result = as_root.sh("cat file; echo x >file")
+        assert result.out == "theirs\n"
+        assert "denied" in result.err
+        prepared = as_root.prepare(["true"], env={})
+        assert str(UNPRIVILEGED) in prepared.notes[0]

@@ -1,0 +1,192 @@
+"""Attacks through what git runs by itself on the host (SANDBOX 5: 25, 26; SANDBOX 1: 6)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from codespace.sandbox import git
+
+from .cage import Cage
+
+IDENTITY = ("-c", "user.name=x", "-c", "user.email=x@example.invalid", "-c", "init.defaultBranch=main")
+EVIL = '[core]\n\tfsmonitor = "touch %s; false"\n'
+PROTECTED = ("/.mcp.json", "/.vscode/tasks.json", "/.claude/")
+
+
+@pytest.fixture
+def repository(cage: Cage) -> Cage:
+    cage.put("file", "one\n")
+    for words in (["init", "-q"], ["add", "file"], ["commit", "-qm", "first"]):
+        done = cage.plainly(["git", *IDENTITY, *words])
+        assert done.code == 0, done
+    return cage
+
+
+def commit(words: str = "add file && git commit -qm second") -> str:
+    return f"git config --global user.name x; git config --global user.email x@example.invalid; git {words}"
+
+
+def test_git_reads_and_nothing_of_its_directory_can_be_changed(repository: Cage) -> None:
+    reading = repository.sh(
+        "echo two >>file; git status --short; git log --oneline; git diff --stat; git show HEAD:file"
+    )
+    assert " M file" in reading.out
+    assert "first" in reading.out
+    assert "one\n" in reading.out
+    before = {path: path.read_bytes() for path in (repository.root / ".git").rglob("*") if path.is_file()}
+    attack = """
+    for path in hooks/post-checkout config commondir config.worktree HEAD info/attributes objects/info/alternates
+    do if ( echo evil >.git/$path ) 2>/dev/null; then echo "wrote $path"; fi; done
+    git config core.fsmonitor evil && echo configured; mv .git other && echo moved; rm -rf .git && echo removed
+    mount -o remount,rw .git && echo remounted; chmod -R 777 .git && echo chmodded; ln .git/config linked && echo linked
+    """
+    assert repository.sh(attack).out == ""
+    assert {path: path.read_bytes() for path in (repository.root / ".git").rglob("*") if path.is_file()} == before
+    assert "wrote hooks/post-checkout" in repository.having(git="unprotected").sh(attack).out
+
+
+def test_a_commit_fails_by_default_and_works_where_the_operator_says_commit(repository: Cage) -> None:
+    repository.put("file", "two\n")
+    assert repository.sh(commit()).code != 0
+    committing = repository.having(git="commit")
+    result = committing.sh(commit())
+    assert result.code == 0, result
+    assert "second" in repository.plainly(["git", "log", "--oneline"]).out
+    assert repository.plainly(["git", "fsck"]).code == 0
+
+
+def test_in_the_mode_commit_what_decides_about_programs_stays_read_only(repository: Cage) -> None:
+    attack = """
+    for path in hooks/post-checkout config commondir
+    do if ( echo evil >.git/$path ) 2>/dev/null; then echo "wrote $path"; fi; done
+    git config core.fsmonitor evil && echo configured; mv .git other && echo moved
+    mv .git/config .git/gone && echo config moved; mv .git/hooks .git/gone && echo hooks moved
+    rm -f .git/commondir && echo removed
+    """
+    assert repository.having(git="commit").sh(attack).out == ""
+    assert "fsmonitor" not in (repository.root / ".git/config").read_text()
+    assert (repository.root / ".git/commondir").read_text() == git.GUARD
+
+
+def test_a_repository_without_hooks_stays_read_only_in_the_mode_commit(repository: Cage) -> None:
+    repository.plainly(["/bin/rm", "-rf", ".git/hooks"])
+    assert repository.having(git="commit").sh("mkdir .git/hooks || echo x >.git/HEAD").code != 0
+    assert not (repository.root / ".git/hooks").exists()
+
+
+def test_nested_repositories_and_gitfiles_are_protected_and_cannot_be_moved_away(repository: Cage) -> None:
+    for name in ("a/b/nested", "CASE/.GIT"):
+        repository.put(f"{name}/.git/config" if "GIT" not in name else f"{name}/config", "mine\n")
+    repository.put("wt/.git", "gitdir: /nowhere\n")
+    attack = """
+    for path in a/b/nested/.git/config CASE/.GIT/config wt/.git
+    do if ( echo evil >$path ) 2>/dev/null; then echo "wrote $path"; fi; done
+    for path in a a/b a/b/nested a/b/nested/.git CASE wt wt/.git
+    do mv $path moved 2>/dev/null && echo "moved $path"; done
+    rm -rf a wt CASE 2>/dev/null; cat a/b/nested/.git/config CASE/.GIT/config wt/.git
+    """
+    assert repository.sh(attack).out == "mine\nmine\ngitdir: /nowhere\n"
+    assert "moved a" in repository.having(git="unprotected").sh(attack).out
+
+
+def test_a_bare_repository_is_known_by_what_is_in_it(repository: Cage) -> None:
+    assert repository.plainly(["git", *IDENTITY, "init", "-q", "--bare", "stores/bare"]).code == 0
+    result = repository.sh(
+        "echo evil >>stores/bare/config; echo x >stores/bare/hooks/update; mv stores s; echo ok >stores/file"
+    )
+    assert "evil" not in (repository.root / "stores/bare/config").read_text()
+    assert (repository.root / "stores/file").exists(), result
+    assert not (repository.root / "s").exists()
+
+
+def test_the_repository_of_a_worktree_is_readable_and_read_only(cage: Cage) -> None:
+    home = cage.base / "home" / "project"
+    for words in (["init", "-q", str(home)], ["-C", str(home), "commit", "-q", "--allow-empty", "-m", "first"]):
+        assert cage.plainly(["git", *IDENTITY, *words]).code == 0
+    tree = cage.base / "tree"
+    assert cage.plainly(["git", "-C", str(home), "worktree", "add", "-q", str(tree)]).code == 0
+    inside = cage.having(root=str(tree))
+    result = inside.sh(f"git log --oneline; git status --short; echo x >>{home}/.git/config; cat {home}/.git/../secret")
+    assert "first" in result.out, result
+    assert cage.plainly(["git", "-C", str(home), "status"]).code == 0
+    assert not (home / ".git/config").read_text().endswith("x\n")
+    committing = inside.having(git="commit")
+    assert committing.sh(commit("commit -q --allow-empty -m second") + f"; echo evil >>{home}/.git/config").code != 0
+    assert "second" in cage.plainly(["git", "-C", str(tree), "log", "--oneline"]).out
+    assert "evil" not in (home / ".git/config").read_text()
+
+
+def test_a_gitfile_that_a_command_could_have_written_opens_no_directory(cage: Cage) -> None:
+    target = cage.base / "home" / "private"
+    (target / "worktrees" / "w").mkdir(parents=True)
+    (target / "secret").write_text("canary\n")
+    (target / "worktrees/w/commondir").write_text("../..\n")
+    (target / "worktrees/w/gitdir").write_text("/somewhere/else/.git\n")
+    subprocess.run(["/bin/chown", "-R", str(cage.uid), str(target)], check=True)
+    cage.put(".git", f"gitdir: {target}/worktrees/w\n")
+    assert "canary" not in cage.sh(f"cat {target}/secret").out
+    (target / "worktrees/w/gitdir").write_text(f"{cage.root}/.git\n")  # only who owns that place can say so
+    assert "canary" in cage.sh(f"cat {target}/secret").out
+
+
+def test_no_repository_can_be_put_where_git_expects_a_submodule(repository: Cage) -> None:
+    head = repository.plainly(["git", "rev-parse", "HEAD"]).out.strip()
+    repository.folder("module")
+    assert repository.plainly(["git", "update-index", "--add", "--cacheinfo", f"160000,{head},module"]).code == 0
+    mark = repository.base / "home" / "ran"
+    attack = (
+        "rmdir module && mkdir module; cd module && git init -q && git -c user.name=x -c user.email=x@x commit -q "
+        f"--allow-empty -m x && printf '%s' '{EVIL % mark}' >>.git/config"
+    )
+    assert repository.sh(attack).code != 0
+    repository.plainly(["git", "status"])
+    assert not mark.exists()
+    assert repository.having(git="unprotected").sh(attack).code == 0  # positive control: it does run code
+    repository.plainly(["git", "status"])
+    assert mark.exists()
+
+
+def test_submodules_are_found_in_every_version_of_the_index(repository: Cage) -> None:
+    head = repository.plainly(["git", "rev-parse", "HEAD"]).out.strip()
+    for name in ("first/module", "second", "z"):
+        repository.folder(name)
+        repository.put(f"{name}x", "file\n")
+        repository.plainly(["git", "add", f"{name}x"])
+        assert repository.plainly(["git", "update-index", "--add", "--cacheinfo", f"160000,{head},{name}"]).code == 0
+    for version in ("2", "3", "4"):
+        assert repository.plainly(["git", "update-index", f"--index-version={version}"]).code == 0
+        for name in ("first/module", "second", "z"):
+            assert repository.sh(f"echo x >{name}/planted").code != 0, (version, name)
+        assert repository.sh("echo x >secondx").code == 0
+
+
+def test_what_a_run_plants_is_named_the_loudest_first(cage: Cage) -> None:
+    planting = "git init -q sub/deep; git init -q .; echo {} >.mcp.json; mkdir .claude; echo x >fine; mkdir -p .vscode"
+    result = cage.run(["/bin/sh", "-c", planting], protected=PROTECTED)
+    assert set(result.planted) == {".claude", ".git", ".mcp.json", "sub/deep/.git"}
+    assert set(result.loud) == {".claude", ".git", ".mcp.json"}
+    assert result.planted[-1] == "sub/deep/.git"
+    assert cage.run(["true"], protected=PROTECTED).planted == ()
+
+
+def test_protected_files_cannot_be_changed_or_replaced_by_a_command(cage: Cage) -> None:
+    for name in (".mcp.json", ".vscode/tasks.json", ".vscode/other.json", ".claude/settings.json"):
+        cage.put(name, "mine\n")
+    attack = """
+    for path in .mcp.json .vscode/tasks.json .claude/settings.json .claude/new .vscode/other.json
+    do if ( echo evil >$path ) 2>/dev/null; then echo "wrote $path"; fi; done
+    mv .vscode v && echo moved; rm -rf .claude && echo removed; ln -sf /tmp .mcp.json && echo linked
+    """
+    assert cage.run(["/bin/sh", "-c", attack], protected=PROTECTED).out == "wrote .vscode/other.json\n"
+    assert "wrote .mcp.json" in cage.sh(attack).out
+
+
+def test_a_root_that_is_a_bare_repository_is_read_only(cage: Cage) -> None:
+    assert cage.plainly(["git", *IDENTITY, "init", "-q", "--bare", "."]).code == 0
+    assert cage.sh("echo x >new").code != 0
+    assert not Path(cage.root, "new").exists()
+    assert os.path.exists(cage.root / "HEAD")

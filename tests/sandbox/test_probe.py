@@ -1,0 +1,146 @@
+"""The probe: what is really enforced, who only says so, and what is concluded from nothing (SANDBOX 5: 19, 37, 44)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from codespace.contract import Workspace
+from codespace.errors import Refusal
+from codespace.sandbox import box, causes, probe, report, seccomp
+from codespace.sandbox.probe import Standing
+
+from .cage import ETC, Cage
+
+WORKSPACE = Workspace(id="w", root="/srv/project", profile="workspace-write")
+
+
+def program(folder: Path, text: str) -> str:
+    path = folder / "bwrap"
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
+
+
+VERSION = 'case "$1" in --version) echo bubblewrap 9.9.9; exit 0;; esac\n'
+ANSWERS = "; ".join(f"echo '{name}={value}'" for name, value in probe._EXPECTED.items())
+
+
+def test_a_real_bubblewrap_isolates_by_its_witnesses(cage: Cage) -> None:
+    standing = cage.does(lambda: probe.look(cage.bubblewrap, ETC))
+    assert standing.rung == "linux-sandbox"
+    assert standing.causes == ()
+    facts = report.facts(standing, WORKSPACE)
+    assert facts["command_sandbox"] == "linux-sandbox"
+    assert facts["network_enforcement"] == "enforced"
+    assert facts["exec_available"] is True
+
+
+@pytest.mark.parametrize(
+    "fake",
+    [
+        "exit 0",
+        'while [ "$1" != -- ]; do shift; done; shift; exec "$@"',
+        'echo "{\\"child-pid\\": $$}" >&4; while [ "$1" != -- ]; do shift; done; shift; exec "$@"',
+        f'echo "{{\\"child-pid\\": $$}}" >&4; echo ready >&5; read -r g <&5; {ANSWERS}',
+    ],
+    ids=["exits-0", "runs-the-command", "names-itself", "says-what-is-wanted"],
+)
+def test_a_program_that_only_says_that_it_isolates_is_found_out(tmp_path: Path, fake: str) -> None:
+    chosen = program(tmp_path, f"#!/bin/sh\n{VERSION}{fake}\n")
+    try:
+        standing = probe.look(chosen, ETC)
+    except probe.Unsure:
+        return
+    assert standing.rung != "linux-sandbox"
+    assert chosen in standing.causes[0]
+
+
+def test_a_program_that_exits_0_is_a_lasting_cause_with_a_remedy(tmp_path: Path) -> None:
+    standing = probe.look(program(tmp_path, f"#!/bin/sh\n{VERSION}exit 0\n"), ETC)
+    assert "bwrap_path" in standing.causes[0]
+    assert standing.equipment is None
+
+
+def test_a_hanging_probe_concludes_nothing_and_never_steps_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codespace.limits.SANDBOX_START_SECONDS", 0.3)
+    sandbox = box.Sandbox(program(tmp_path, f"#!/bin/sh\n{VERSION}exec sleep 60\n"))
+    for _ in range(2):
+        with pytest.raises(Refusal) as caught:
+            sandbox.choose(WORKSPACE)
+        assert caught.value.code == "SANDBOX_UNAVAILABLE"
+    assert "Call again" in str(caught.value.next_step)
+
+
+def test_an_unknown_failure_is_never_taken_for_a_lasting_cause(tmp_path: Path) -> None:
+    chosen = program(tmp_path, f"#!/bin/sh\n{VERSION}echo 'bwrap: Resource temporarily unavailable' >&2; exit 1\n")
+    with pytest.raises(probe.Unsure, match="temporarily"):
+        probe.look(chosen, ETC)
+
+
+def test_a_program_that_is_missing_is_a_lasting_cause(tmp_path: Path) -> None:
+    standing = probe.look(str(tmp_path / "none"), ETC)
+    assert standing.rung != "linux-sandbox"
+    assert str(tmp_path / "none") in standing.causes[0]
+
+
+def test_a_missing_filter_library_is_a_lasting_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> bytes:
+        raise seccomp.Missing("libseccomp cannot be loaded; install it")
+
+    monkeypatch.setattr("codespace.sandbox.seccomp.program", missing)
+    assert "install it" in probe.look(None, ETC).causes[0]
+
+
+NONE = Standing("none", None, ("user namespaces are switched off; as root: sysctl",))
+LANDLOCK = replace(NONE, rung="landlock", landlock=7)
+
+
+def test_without_a_sandbox_only_a_restricted_and_optional_workspace_runs_and_it_is_said() -> None:
+    assert box.choose(NONE, WORKSPACE) == "none"
+    for demanding in (replace(WORKSPACE, network="enabled"), replace(WORKSPACE, sandbox="required")):
+        with pytest.raises(Refusal, match="sysctl") as caught:
+            box.choose(NONE, demanding)
+        assert caught.value.code == "SANDBOX_UNAVAILABLE"
+        assert report.facts(NONE, demanding)["exec_available"] is False
+    facts = report.facts(NONE, WORKSPACE)
+    assert facts["network_enforcement"] == "none"
+    assert facts["command_sandbox"] == "none"
+    assert "sysctl" in str(facts["reasons"])
+    assert "all rights" in str(facts["caveats"])
+
+
+def test_landlock_is_used_only_where_the_operator_allows_it_and_never_for_a_network() -> None:
+    assert box.choose(LANDLOCK, WORKSPACE) == "none"
+    degraded = replace(WORKSPACE, allow_degraded=True)
+    assert box.choose(LANDLOCK, degraded) == "landlock"
+    assert report.facts(LANDLOCK, degraded)["network_enforcement"] == "none"
+    for demanding in (replace(degraded, network="enabled"), replace(degraded, sandbox="required")):
+        with pytest.raises(Refusal):
+            box.choose(LANDLOCK, demanding)
+
+
+def test_known_causes_name_their_remedy_and_others_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    denied = "bwrap: No permissions to create new namespace, likely because the kernel does not allow non-privileged"
+    settings = {causes._MOST: 0}
+    monkeypatch.setattr(causes, "_number", settings.get)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert "max_user_namespaces=15000" in str(causes.explain("/usr/bin/bwrap", denied))
+    settings.update({causes._MOST: 1000, causes._DEBIAN: 0})
+    assert "unprivileged_userns_clone=1" in str(causes.explain("/usr/bin/bwrap", denied))
+    settings.update({causes._DEBIAN: 1, causes._APPARMOR: 1})
+    told = str(causes.explain("/usr/bin/bwrap", denied))
+    assert "apparmor_parser" in told
+    assert "/usr/bin/bwrap" in told
+    settings.clear()
+    monkeypatch.setattr(causes, "_container", lambda: "a Docker container")
+    assert "systempaths=unconfined" in str(
+        causes.explain("/usr/bin/bwrap", "bwrap: Can't mount proc: Operation not permitted")
+    )
+    assert causes.explain("/usr/bin/bwrap", "bwrap: Can't open: Too many open files") is None
+    assert causes.explain("/usr/bin/bwrap", "") is None
