@@ -1,0 +1,86 @@
+"""The patch helper is killed between any two of its system calls: the daemon settles it, and says what is true.
+
+A sample with a fixed seed; all kill points with EVERY_KILL_POINT=1.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from codespace.errors import Refusal
+from codespace.runner.patcher import Patcher
+from codespace.testing import Bench, open_bench
+from .scenes import SCENES, Scene, is_whole, look
+
+PROGRAM = Path(__file__).with_name("mortal_helper.py")
+SAMPLE = 4  # kill points of each scene in the normal run, with flags and without
+SEED = 20_260_101
+
+
+class Stage:
+    """A daemon whose helpers die as their ticket says."""
+
+    def __init__(self, bench: Bench, ticket: Path) -> None:
+        self.bench = bench
+        self.ticket = ticket
+        self.journal = Path(bench.daemon.settings.state_dir, "journal")
+        self._calls = 0
+
+    async def play(self, scene: Scene, number: int) -> tuple[str, dict[str, Any]]:
+        """Apply the patch with a helper that dies at `number`; return what was told and what is recorded."""
+        scene.build(self.bench.root)
+        self.ticket.write_text(f"{number} helper flags")
+        for pid in list(self.bench.daemon.tools._runner._patcher.helpers().values()):  # type: ignore[attr-defined]
+            os.kill(pid, 9)  # the next one takes the ticket
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        self._calls += 1
+        key = f"{scene.name} {number} {self._calls}"
+        try:
+            told = await self.bench.call("apply_patch", patch=scene.patch, operation_key=key)
+            status = str(told["status"])
+        except Refusal as refusal:
+            status = str((refusal.details or {}).get("status", refusal.code))
+        return status, await self.bench.call("operation_status", operation_key=key)
+
+    def counted(self) -> int:
+        return int(Path(f"{self.ticket}.count").read_text() or 0)
+
+
+def points(total: int) -> list[int]:
+    """Return the kill points to try."""
+    if os.environ.get("EVERY_KILL_POINT"):
+        return list(range(1, total + 1))
+    return sorted(random.Random(SEED).sample(range(1, total + 1), min(SAMPLE, total)))
+
+
+@pytest.mark.parametrize("flags", ["flags", "without-flags"])
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
+async def test_whatever_moment_the_helper_dies_in_the_tree_is_whole_and_the_ledger_true(
+    scene: Scene, flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ticket = tmp_path / "ticket"
+    argv = (sys.executable, "-I", "-X", "utf8", str(PROGRAM), str(ticket), flags)
+    monkeypatch.setitem(Patcher.__init__.__kwdefaults__, "argv", argv)
+    ends: dict[str, int] = {}
+    async with open_bench() as bench:
+        stage = Stage(bench, ticket)
+        status, _ = await stage.play(scene, 0)
+        assert status == "applied"
+        total = stage.counted()
+        for number in points(total):
+            status, recorded = await stage.play(scene, number)
+            assert status in ("applied", "rejected", "failed_rolled_back"), (number, recorded)
+            assert recorded["status"] == status, number
+            assert is_whole(scene, bench.root, status), (number, status, sorted(look(bench.root)))
+            kept = stage.journal / recorded["operation_id"]
+            assert kept.is_dir() == (status == "applied"), (number, status)
+            assert status != "applied" or (kept / "finished").exists()
+            ends[status] = ends.get(status, 0) + 1
+    with capsys.disabled():
+        print(f"\n{scene.name}, {flags}: {sum(ends.values())} of {total} kill points of the helper tried: {ends}")
