@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from codespace.testing import leaks, processes
 
@@ -33,6 +34,10 @@ for _name in [name for name in os.environ if name.startswith("CODESPACE_")]:
     del os.environ[_name]
 
 processes.adopt_orphans()
+
+# A loaded machine must not change what a property says: time is the business of the benchmarks.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 
 
 @pytest.fixture(autouse=True)
