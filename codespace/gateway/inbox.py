@@ -8,10 +8,10 @@ passes `display` where it is shown.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import structlog
 import trio
 from sqlite_utils import Database
 
@@ -26,6 +26,8 @@ from codespace.gateway.store import Store
 from codespace.gateway.view import known
 from codespace.gateway.work import Work
 from codespace.gateway.works import Works, closed, require
+
+log = structlog.get_logger("codespace.inbox")
 
 StopCommands = Callable[[str], Awaitable[None]]
 """Ends every live process of a workspace and returns once their ends are recorded."""
@@ -54,6 +56,8 @@ class _Stopping:
 
     workspace_id: str
     ended: trio.Event = field(default_factory=trio.Event)
+    complete: bool = False
+    """Whether every command is known to have ended."""
 
 
 class Inbox:
@@ -224,7 +228,7 @@ class Inbox:
 
         Args:
             text: Of the notice, instead of STOP_TEXT.
-        Returns: the work, and the notice where one was left; a work that is ending already gets no second one.
+        Returns: the work, whether the commands ended, and the notice where one was left; a work that is ending already gets no second one.
         Raises: Refusal WORK_NOT_FOUND, WORK_CLOSED.
         Cancel: what was recorded stays, and the commands end all the same.
         """
@@ -242,23 +246,26 @@ class Inbox:
             return work, notice.id
 
         work, notice_id = await self._works.write(write)
-        await self._end_commands(work.workspace_id)
-        answer = await self.work(work_id=work_id)
+        complete = await self._end_commands(work.workspace_id)
+        answer = await self.work(work_id=work_id) | {"commands_ended": complete}
         if notice_id is not None:
             answer["notice"] = await self._store.read(lambda db: _read_back(db, notice_id))
         return answer
 
     # --- steps of the above ---
 
-    async def _end_commands(self, workspace_id: str) -> None:
+    async def _end_commands(self, workspace_id: str) -> bool:
         stopping = _Stopping(workspace_id)
         self._nursery.start_soon(self._stop, stopping, name=f"stop in {workspace_id}")
         await stopping.ended.wait()
+        return stopping.complete
 
     async def _stop(self, stopping: _Stopping) -> None:
         try:
-            with suppress(Refusal):  # one that had ended by itself
-                await self._stop_commands(stopping.workspace_id)
+            await self._stop_commands(stopping.workspace_id)
+            stopping.complete = True
+        except Exception:  # in the daemon's own nursery: a fault here must not end the daemon
+            log.exception("a stop did not end every command", workspace_id=stopping.workspace_id)
         finally:
             stopping.ended.set()
 

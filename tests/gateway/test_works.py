@@ -396,6 +396,15 @@ async def test_a_stop_ordered_again_ends_commands_again_and_leaves_no_second_not
     assert first["notice"]["kind"] == "stop_notice"
 
 
+async def test_a_stop_that_could_not_end_the_commands_says_so_and_harms_nothing_else(desk: Desk) -> None:
+    async def fails(workspace_id: str) -> None:
+        raise RuntimeError("the runner is gone")
+
+    desk.inbox._stop_commands = fails
+    told = await desk.inbox.stop(work_id=await desk.open(), text=None)
+    assert (told["commands_ended"], told["state"]) == (False, "closing")
+
+
 async def test_a_stop_goes_on_when_the_one_who_ordered_it_leaves(desk: Desk) -> None:
     work = await desk.open()
     with trio.CancelScope() as scope:
