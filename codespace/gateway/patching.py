@@ -184,8 +184,14 @@ class Patching:
             refusal.details = (refusal.details or {}) | {"status": "rejected", "changes": [], "replayed": False}
             raise
         finally:
-            with suppress(Refusal):
-                await self._finish(workspace, token)
+            await self._forget_plan(workspace, token)
+
+    async def _forget_plan(self, workspace: Workspace, token: str) -> None:
+        """Let the runner drop a plan; a failure changes nothing that was shown, and plans that are held are bounded."""
+        try:
+            await self._finish(workspace, token)
+        except Exception as problem:
+            log.warning("a plan could not be dropped", workspace_id=workspace.id, problem=repr(problem))
 
     # --- the life of a patch ---
 

@@ -49,6 +49,10 @@ class Faults:
         """Have `act` happen once, the next time that `verb` is called."""
         self._orders[when, verb] = act
 
+    def forget(self) -> None:
+        """Take back what was ordered and has not happened."""
+        self._orders.clear()
+
     @asynccontextmanager
     async def open_runner(self, **settings: Any) -> AsyncIterator[Runner]:
         """Run the real runner under these orders; give it to `open_bench` or `open_daemon`."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog.testing
 import trio
 
 from codespace import limits
@@ -28,6 +29,13 @@ AFTER = {"a.txt": b"new a\n", "deep/b.txt": b"b\n"}
 FREE = "*** Begin Patch\n*** Add File: free.txt\n+free\n*** End Patch\n"
 PATCH_VERBS = ("plan", "stage", "install", "verify", "finish")
 FINAL = {"applied", "rejected", "failed_rolled_back", "failed_partial", "exited", "spawn_failed", "lost"}
+
+
+@pytest.fixture(autouse=True)
+def _quietly() -> Iterator[None]:
+    """Keep the log: printing hundreds of ordered tracebacks takes longer than the plays."""
+    with structlog.testing.capture_logs():
+        yield
 
 
 @pytest.fixture(autouse=True)
