@@ -228,7 +228,8 @@ class Inbox:
 
         Args:
             text: Of the notice, instead of STOP_TEXT.
-        Returns: the work, whether the commands ended, and the notice where one was left; a work that is ending already gets no second one.
+        Returns: the work, whether the commands ended, and the notice where one was left; a work that is
+            ending already gets no second one.
         Raises: Refusal WORK_NOT_FOUND, WORK_CLOSED.
         Cancel: what was recorded stays, and the commands end all the same.
         """

@@ -91,7 +91,7 @@ def left_for_next(db: Database, workspace_id: str) -> tuple[Intent, ...]:
         db,
         "JOIN works ON works.id = intents.work_id WHERE works.workspace_id = ? AND works.state <> 'active' "
         "AND intents.delivery = 'next_work' AND intents.state IN ('draft', 'queued') "
-        "ORDER BY works.created_at, intents.position, intents.rowid",
+        "ORDER BY works.created_at, works.rowid, intents.position, intents.rowid",
         workspace_id,
     )
     return tuple(intent for intent in found if intent.for_later)
