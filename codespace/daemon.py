@@ -21,6 +21,7 @@ from codespace.errors import Refusal
 from codespace.gateway import audit
 from codespace.gateway.admission import Admission
 from codespace.gateway.audit import Audit
+from codespace.gateway.elsewhere import Elsewhere
 from codespace.gateway.execution import Execution
 from codespace.gateway.gate import Gate
 from codespace.gateway.holds import Holds
@@ -37,7 +38,10 @@ from codespace.gateway.registry import Registry
 from codespace.gateway.request import Fingerprints
 from codespace.gateway.runs import Runs
 from codespace.gateway.settlement import Settlement
+from codespace.gateway.stops import Stops
+from codespace.gateway.snapshots import prune
 from codespace.gateway.store import Store
+from codespace.gateway.undo import Undo, plan_patch
 from codespace.gateway.works import Works
 from codespace.protocol.tools import offered
 from codespace.runner.inprocess import open_runner
@@ -141,16 +145,27 @@ async def _open_gateway(
             holds = Holds(
                 store, ledger, chain, drivers, wall_clock, own, polls, settings.approval_expiry_seconds, leftovers.tell
             )
-            patching = Patching(runner, ledger, occupancy, drivers, wall_clock, own, leftovers.tell)
+            recovery = Recovery(
+                instances, ledger, holds, Settlement(ledger, occupancy, runner, registry, wall_clock)
+            )
+            planning = {"apply_patch": plan_patch(runner), "operation_undo": Undo(runner, ledger, instances).plan}
+            patching = Patching(
+                runner, ledger, occupancy, drivers, wall_clock, own, leftovers.tell, recovery, planning
+            )
             runs = Runs(runner)
-            processes = Processes(runner, runs, polls)
+            settlement = Settlement(ledger, occupancy, runner, registry, wall_clock)
+            stops = Stops(store, wall_clock, own)
+            elsewhere = Elsewhere(
+                ledger, runner, instances, registry, stops, settlement.settle, wall_clock, settings.retention_seconds
+            )
+            processes = Processes(runner, runs, elsewhere, polls)
             execution = Execution(runner, ledger, occupancy, drivers, wall_clock, own, runs, processes, leftovers.tell)
             admission = Admission(
                 registry,
                 ledger,
                 holds,
                 Fingerprints(store.secret("fingerprint")),
-                {"apply_patch": patching, "exec_command": execution},
+                {"apply_patch": patching, "operation_undo": patching, "exec_command": execution},
             )
             transports: list[str] = []
             facts = _server_facts(_exposed(settings), transports)
@@ -159,12 +174,12 @@ async def _open_gateway(
             inbox = GatewayInbox(store, chain, works, drivers, stop_commands, wall_clock)
             gate = Gate(registry, runner, ledger, holds, patching, processes, admission, works, facts)
             daemon = Daemon(settings, gate, inbox, polls, occupancy, transports)
-            settlement = Settlement(ledger, occupancy, runner, registry, wall_clock)
-            recovery = Recovery(instances, ledger, holds, settlement)
             await recovery.run()
             await works.settle_all()
             await _note(store, ledger, own, "started")
+            drivers.start_soon(stops.hear, lambda: runs.any_live, processes.serve, drivers)
             drivers.start_soon(recovery.tend, leftovers, lambda: patching.under_way | execution.under_way)
+            drivers.start_soon(prune, runner, settings.snapshot_bytes, settings.snapshot_age_seconds)
             try:
                 yield daemon
             finally:
@@ -176,6 +191,7 @@ async def _open_gateway(
                     await patching.wait_idle()
                     await holds.wait_idle()
                     await _say_goodbye(store, ledger, recovery, own)
+                runner.cut_off()  # a helper that has not answered by now is not waited for: its journal will tell
 
 
 @asynccontextmanager

@@ -76,7 +76,9 @@ class Elsewhere:
     async def state(self, operation: Operation) -> dict[str, Any]:
         """Return what is known of it now, as in process_status."""
         runs = await self._runs(operation)
-        kept = await self._kept(operation, runs, cursor=0, stream="combined", limit_bytes=1, encoding="base64")
+        kept = _NOTHING
+        if "output_total" not in (operation.outcome or {}):
+            kept = await self._kept(operation, runs, cursor=0, stream="combined", limit_bytes=1, encoding="base64")
         return self._described(operation, self._state(operation, runs, kept))
 
     async def output(
@@ -102,8 +104,35 @@ class Elsewhere:
             await trio.sleep(limits.NEIGHBOUR_LOOK_SECONDS)
             operation = await self._ledger.get(operation.id) or operation
 
+    async def wait_ended(self, operation: Operation) -> None:
+        """Return once the process has ended. Cancel: nothing changes."""
+        while await self._runs(operation):
+            await trio.sleep(limits.NEIGHBOUR_LOOK_SECONDS)
+            operation = await self._ledger.get(operation.id) or operation
+
+    async def was_started(self, operation: Operation) -> bool:
+        """Return whether it is recorded that its program ran; where not, nobody knows."""
+        return any(event.event == "started" for event in await self._ledger.events(operation.id))
+
+    async def refuse_input(self, process_id: str) -> Refusal:
+        """Return why a process of another daemon takes no input from here. Raises: Refusal PROCESS_NOT_FOUND."""
+        operation = await self.find(process_id)
+        if await self._runs(operation):
+            return Refusal(
+                "PROCESS_NOT_FOUND",
+                f"{THEIRS} Nothing was written or changed.",
+                next_step="Do it at the daemon that started it, or end it here with terminate_process.",
+                process_id=process_id,
+            )
+        return Refusal(
+            "PROCESS_EXITED",
+            "The process has ended; nothing was written or changed.",
+            details={"state": "exited", **(operation.outcome or {})},
+            process_id=process_id,
+        )
+
     async def listed(self, workspace_id: str | None, but: frozenset[str]) -> list[dict[str, Any]]:
-        """Return live and retained processes, oldest first, without those whose ids are in `but`."""
+        """Return live processes and the latest of the ended ones, oldest first, but those whose ids are in `but`."""
         found = [
             operation
             for operation in await self._ledger.list(kind="exec")
@@ -111,7 +140,9 @@ class Elsewhere:
             if (workspace := self._workspace(operation)) is not None and workspace_id in (None, workspace.id)
             if not self._is_past_retention(operation)
         ]
-        return [await self.state(operation) for operation in reversed(found)]
+        ended = [operation for operation in found if operation.state in _FINAL]
+        left_out = {operation.id for operation in ended[limits.RETAINED_PROCESSES :]}
+        return [await self.state(operation) for operation in reversed(found) if operation.id not in left_out]
 
     async def terminate(self, operation: Operation, grace_seconds: float) -> dict[str, Any]:
         """Ask its daemon to end it, and return the final state once that is recorded.

@@ -88,7 +88,7 @@ class Execution:
     async def preview(self, request: Request) -> dict[str, Any]:
         arguments = request.arguments
         bound = await self._runner.resolve_program(request.workspace, arguments["command"], arguments["cwd"])
-        shown = ("command", "cwd", "env", "stdin", "open_stdin", "timeout_seconds")
+        shown = ("command", "cwd", "env", "stdin", "open_stdin", "tty", "rows", "cols", "timeout_seconds")
         return {name: arguments[name] for name in shown} | {"bound": dict(bound)}
 
     async def perform(self, request: Request, hold: Hold | None) -> dict[str, Any]:
@@ -130,13 +130,7 @@ class Execution:
             refusal = Refusal.from_body(operation.outcome)
             refusal.details = (refusal.details or {}) | {"replayed": True}
             raise refusal
-        raise Refusal(
-            "PROCESS_NOT_FOUND",
-            f"The command of this key was started once and is recorded as {operation.state}; its output is not here.",
-            next_step="operation_status tells how it ended. Use a new key to run it again.",
-            operation_id=operation.id,
-            process_id=operation.process_id,
-        )
+        return await self._processes.recorded(request, operation)
 
     async def _again(self, request: Request, run: Run) -> dict[str, Any]:
         outcome = await run.started.wait()
@@ -239,7 +233,7 @@ class Execution:
             await self._put_down(run, 0)
             raise
         try:
-            await motion.move("started")
+            await motion.move("started", changes={"spool": run.spawned.spool})
         except (Refusal, Stale) as problem:  # it runs all the same, and is followed to its end
             log.warning("a start could not be recorded yet", operation_id=run.operation_id, problem=str(problem))
             run.notes = (_UNRECORDED,)
@@ -324,6 +318,9 @@ def _spawn_request(run: Run, request: Request) -> SpawnRequest:
         timeout_seconds=arguments["timeout_seconds"],
         stdin=None if stdin is None else stdin.encode("utf-8"),
         open_stdin=arguments["open_stdin"],
+        tty=arguments["tty"],
+        rows=arguments["rows"],
+        cols=arguments["cols"],
     )
 
 
@@ -346,6 +343,8 @@ def _exit_record(state: ProcessState) -> dict[str, Any]:
         "termination": state.termination,
         "started_at": state.started_at,
         "ended_at": state.ended_at,
+        "output_total": dict(state.output_total),
+        "resources": state.resources,
     }
     return {name: value for name, value in record.items() if value is not None}
 

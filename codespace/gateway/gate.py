@@ -237,6 +237,9 @@ class Gate:
         env: dict[str, str] | None,
         stdin: str | None,
         open_stdin: bool,
+        tty: bool,
+        rows: int,
+        cols: int,
         timeout_seconds: float | None,
         wait_seconds: float,
         operation_key: str | None,
@@ -250,6 +253,9 @@ class Gate:
             "env": env or {},
             "stdin": stdin,
             "open_stdin": open_stdin,
+            "tty": tty,
+            "rows": rows,
+            "cols": cols,
             "timeout_seconds": timeout_seconds,
             "wait_seconds": wait_seconds,
             "operation_key": operation_key,
@@ -287,13 +293,18 @@ class Gate:
     async def list_processes(self, caller: Caller, *, workspace_id: str | None) -> dict[str, Any]:
         if workspace_id is not None:
             self._registry.find(workspace_id)
-        return {"processes": self._processes.listed(workspace_id)}
+        return {"processes": await self._processes.listed(workspace_id)}
 
     async def write_stdin(
         self, caller: Caller, *, process_id: str, data: str, encoding: Encoding, eof: bool
     ) -> dict[str, Any]:
         self._require_open()
         return {"bytes_written": await self._processes.write_stdin(process_id, data, encoding=encoding, eof=eof)}
+
+    async def resize_process(self, caller: Caller, *, process_id: str, rows: int, cols: int) -> dict[str, Any]:
+        self._require_open()
+        await self._processes.resize(process_id, rows, cols)
+        return {"process_id": process_id, "rows": rows, "cols": cols}
 
     async def terminate_process(self, caller: Caller, *, process_id: str, grace_seconds: float) -> dict[str, Any]:
         return await self._processes.terminate(process_id, grace_seconds)

@@ -17,20 +17,24 @@ import trio
 from codespace import limits
 from codespace.contract import Caller, Encoding, ProcessState, Runner, Stream
 from codespace.errors import Refusal
+from codespace.gateway.elsewhere import Elsewhere
+from codespace.gateway.ledger import Operation
 from codespace.gateway.polls import Polls
 from codespace.gateway.request import Request
 from codespace.gateway.runs import Run, Runs
+from codespace.gateway.stops import StopRequest
 from codespace.gateway.view import chunk_view, process_view
 
 log = structlog.get_logger("codespace.processes")
 
 
 class Processes:
-    """The verbs on this daemon's processes."""
+    """The verbs on processes: from memory where this daemon holds them, else from what is recorded of them."""
 
-    def __init__(self, runner: Runner, runs: Runs, polls: Polls) -> None:
+    def __init__(self, runner: Runner, runs: Runs, elsewhere: Elsewhere, polls: Polls) -> None:
         self._runner = runner
         self._runs = runs
+        self._elsewhere = elsewhere
         self._polls = polls
 
     async def result(self, run: Run, request: Request, *, replayed: bool) -> dict[str, Any]:
@@ -53,6 +57,34 @@ class Processes:
             "notes": [*run.spawned.notes, *run.notes, *chunk.state.notes],
         }
 
+    async def recorded(self, request: Request, operation: Operation) -> dict[str, Any]:
+        """Return what exec_command answers for a process that only ledger and spool know.
+
+        Raises: Refusal PROCESS_NOT_FOUND where it is past its retention.
+        Cancel: nothing changes.
+        """
+        process_id = operation.process_id or ""
+        found = await self._elsewhere.find(process_id)
+        await self._wait(request.caller, request.arguments["wait_seconds"], lambda: self._elsewhere.wait_ended(found))
+        found = await self._elsewhere.find(process_id)
+        output = await self._elsewhere.output(
+            found, cursor=0, stream="combined", limit_bytes=limits.OUTPUT_CHUNK_BYTES, encoding="text"
+        )
+        return {
+            **output,
+            "operation_id": found.id,
+            "dispatch_status": "confirmed" if await self._elsewhere.was_started(found) else "unknown",
+            "replayed": True,
+        }
+
+    async def serve(self, request: StopRequest) -> None:
+        """End a process because another daemon asks; never raises."""
+        try:
+            if self._runs.held(request.process_id) is not None:
+                await self.terminate(request.process_id, request.grace_seconds)
+        except Refusal as refusal:
+            log.warning("a process was not ended as asked", process_id=request.process_id, code=refusal.code)
+
     async def read(
         self,
         caller: Caller,
@@ -68,12 +100,22 @@ class Processes:
 
         Cancel: nothing is consumed.
         """
-        run = self._runs.find(process_id)
-
-        async def output_is_there() -> None:
-            await self._runner.wait_output(process_id, cursor=cursor, stream=stream)
-
-        await self._wait(caller, wait_seconds, output_is_there)
+        run = self._runs.held(process_id)
+        if run is None:
+            operation = await self._elsewhere.find(process_id)
+            await self._wait(
+                caller, wait_seconds, lambda: self._elsewhere.wait_output(operation, cursor=cursor, stream=stream)
+            )
+            return await self._elsewhere.output(
+                await self._elsewhere.find(process_id),
+                cursor=cursor,
+                stream=stream,
+                limit_bytes=limit_bytes,
+                encoding=encoding,
+            )
+        await self._wait(
+            caller, wait_seconds, lambda: self._runner.wait_output(process_id, cursor=cursor, stream=stream)
+        )
         chunk = await self._runner.output(
             process_id, cursor=cursor, stream=stream, limit_bytes=limit_bytes, encoding=encoding
         )
@@ -81,25 +123,39 @@ class Processes:
         return chunk_view(chunk, stream)
 
     async def status(self, process_id: str) -> dict[str, Any]:
-        run = self._runs.find(process_id)
+        run = self._runs.held(process_id)
+        if run is None:
+            return await self._elsewhere.state(await self._elsewhere.find(process_id))
         await self._let_it_be_told(run, self._runner.process(process_id))
         return _described(run, self._runner.process(process_id))
 
-    def listed(self, workspace_id: str | None) -> list[dict[str, Any]]:
-        """Return live and retained processes, oldest first."""
-        return [_described(run, state) for run, state in self._runs.known() if workspace_id in (None, run.workspace.id)]
+    async def listed(self, workspace_id: str | None) -> list[dict[str, Any]]:
+        """Return live and retained processes of all daemons on this database, oldest first."""
+        own = [(run, state) for run, state in self._runs.known() if workspace_id in (None, run.workspace.id)]
+        held = frozenset(run.process_id for run in self._runs)
+        others = await self._elsewhere.listed(workspace_id, held)
+        return sorted([*others, *(_described(run, state) for run, state in own)], key=lambda each: each["started_at"])
 
     async def write_stdin(self, process_id: str, data: str, *, encoding: Encoding, eof: bool) -> int:
         """Write to the process and return how many bytes it was given.
 
         Raises: Refusal PROCESS_EXITED, INVALID_ARGUMENT (not base64, or stdin was not left open).
         """
-        self._runs.find(process_id)
+        if self._runs.held(process_id) is None:
+            raise await self._elsewhere.refuse_input(process_id)
         return await self._runner.write_stdin(process_id, _decoded(data, encoding), eof=eof)
+
+    async def resize(self, process_id: str, rows: int, cols: int) -> None:
+        """Give the process's terminal another size. Raises: Refusal PROCESS_EXITED, INVALID_ARGUMENT: it has none."""
+        if self._runs.held(process_id) is None:
+            raise await self._elsewhere.refuse_input(process_id)
+        await self._runner.resize(process_id, rows, cols)
 
     async def terminate(self, process_id: str, grace_seconds: float) -> dict[str, Any]:
         """End the whole tree and return the final state. Cancel: the tree still ends."""
-        run = self._runs.find(process_id)
+        run = self._runs.held(process_id)
+        if run is None:
+            return await self._elsewhere.terminate(await self._elsewhere.find(process_id), grace_seconds)
         state = await self._runner.terminate(process_id, grace_seconds)
         await self._let_it_be_told(run, state)
         return _described(run, state)

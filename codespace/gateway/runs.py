@@ -53,16 +53,20 @@ class Runs:
     def drop(self, run: Run) -> None:
         self._runs.pop(run.process_id, None)
 
-    def find(self, process_id: str) -> Run:
-        """Return a run that was started. Raises: Refusal PROCESS_NOT_FOUND."""
+    def held(self, process_id: str) -> Run | None:
+        """Return a run that was started and that the runner still has."""
         run = self._runs.get(process_id)
         if run is None or run.spawned is None:
-            raise Refusal(
-                "PROCESS_NOT_FOUND",
-                "No process of this id is live or retained by this daemon.",
-                process_id=process_id,
-            )
+            return None
+        if run.ended and not self._is_retained(run):
+            self.drop(run)
+            return None
         return run
+
+    @property
+    def any_live(self) -> bool:
+        """Whether a process runs or is being started."""
+        return any(not run.ended for run in self._runs.values())
 
     def of_process(self, process_id: str | None) -> Run | None:
         return self._runs.get(process_id or "")

@@ -210,6 +210,10 @@ def _tail(result: Result) -> list[str]:
     lines = [f"note: {display(note, newlines=True)}" for note in result.get("notes", ())]
     if result.get("output_lost"):
         lines.append(f"{result['output_lost']} bytes before this were dropped and cannot be had any more")
+    if result.get("retained_head"):
+        lines.append(
+            f"kept are the first {result['retained_head']} bytes and all from cursor {result['retained_from']} on"
+        )
     if not result.get("eof", True) or result.get("state") == "running":
         lines.append(f"Next: read_process with cursor {result.get('cursor', 0)} (and wait_seconds).")
     chunk = result.get("chunk", "")
@@ -240,7 +244,14 @@ def _ending(result: Result) -> str:
     code = f"exit code {result['exit_code']}" if result.get("exit_code") is not None else None
     signal = f"signal {result['signal']}" if result.get("signal") is not None else None
     why = {"timeout": "ended by its time limit", "terminated": "terminated", "limit": "ended by a limit"}.get(how)
-    return _line(f"ended{seconds}", why, code, signal)
+    return _line(f"ended{seconds}", why, code, signal, _used(result))
+
+
+def _used(result: Result) -> str | None:
+    used = result.get("resources") or {}
+    if "cpu_seconds" not in used or "max_memory_bytes" not in used:
+        return None
+    return f"used {used['cpu_seconds']:.2f} s CPU, {used['max_memory_bytes'] / 1_048_576:.0f} MiB"
 
 
 def _seconds(result: Result) -> str:
@@ -248,6 +259,10 @@ def _seconds(result: Result) -> str:
     if isinstance(started, int | float) and isinstance(ended, int | float):
         return f" after {max(0.0, ended - started):.2f} s"
     return ""
+
+
+def _resized(result: Result) -> str:
+    return f"{result['rows']} rows by {result['cols']} columns. Next: read_process shows what it draws."
 
 
 def _written(result: Result) -> str:
@@ -361,6 +376,7 @@ _WRITERS: Final[Mapping[str, Callable[[Result], str]]] = {
     "process_status": _state,
     "list_processes": _processes,
     "write_stdin": _written,
+    "resize_process": _resized,
     "terminate_process": _state,
     "approval_create": _approval,
     "approval_status": _approval,

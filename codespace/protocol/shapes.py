@@ -70,10 +70,12 @@ _STATE: Final[dict[str, Shape]] = {
     "termination": choice("exited", "timeout", "terminated", "limit", "lost"),
     "output_total": {"type": ["integer", "object"]},
     "retained_from": COUNT,
+    "retained_head": COUNT,
     "output_lost": COUNT,
     "started_at": TIME,
     "ended_at": TIME,
     "notes": TEXTS,
+    "resources": fields("", cpu_seconds={"type": "number", "minimum": 0}, max_memory_bytes=COUNT),
 }
 _OUTPUT: Final = _STATE | {
     "chunk": TEXT,
@@ -152,6 +154,7 @@ EXEC: Final = answer(
 OUTPUT: Final = answer("process_id chunk cursor eof state", **_OUTPUT)
 STATE: Final = answer("process_id state", **_STATE)
 PROCESSES: Final = answer("processes", processes=each(fields("process_id state", **_STATE)))
+RESIZED: Final = answer("process_id rows cols", process_id=TEXT, rows=COUNT, cols=COUNT)
 WRITTEN: Final = answer("bytes_written", process_id=TEXT, bytes_written=COUNT)
 APPROVAL: Final = answer("approval_id state", **_APPROVAL)
 RESUMED: Final = answer(

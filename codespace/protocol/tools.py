@@ -49,6 +49,26 @@ def _wait(default: float, what: str) -> Argument:
     return Argument("wait_seconds", "number", what, default=default, minimum=0, maximum=limits.WAIT_SECONDS_MAXIMUM)
 
 
+def _rows(default: int | None) -> Argument:
+    return _side("rows", "Height of the terminal, in lines.", default)
+
+
+def _cols(default: int | None) -> Argument:
+    return _side("cols", "Width of the terminal, in characters.", default)
+
+
+def _side(name: str, what: str, default: int | None) -> Argument:
+    return Argument(
+        name,
+        "integer",
+        what,
+        required=default is None,
+        default=default,
+        minimum=1,
+        maximum=limits.TERMINAL_SIDE_MAXIMUM,
+    )
+
+
 _FILES: Final = (
     Tool(
         name="workspace_info",
@@ -250,6 +270,15 @@ _EXEC: Final = (
             Argument("stdin", "text", "Text for its standard input, which is then closed."),
             Argument("open_stdin", "flag", "Keep its standard input open for write_stdin.", default=False),
             Argument(
+                "tty",
+                "flag",
+                "Give it a terminal, for programs that want one; write_stdin types, and output is one stream.",
+                default=False,
+                aliases=("pty", "terminal"),
+            ),
+            _rows(limits.TERMINAL_ROWS),
+            _cols(limits.TERMINAL_COLS),
+            Argument(
                 "timeout_seconds",
                 "number",
                 "End it after this long; the operator's default and maximum are in workspace_info.",
@@ -324,7 +353,8 @@ _EXEC: Final = (
         group="exec",
         description=(
             "Send text to the standard input of a command that was started with open_stdin; `eof` closes it "
-            "afterwards. Then read_process with wait_seconds shows what it answers."
+            "afterwards. To a terminal (tty) it is typed: Enter is \\r, Ctrl-C is \\u0003, and `eof` is Ctrl-D. Then "
+            "read_process with wait_seconds shows what it answers."
         ),
         hints=Hints(read_only=False, destructive=True, idempotent=False, open_world=True),
         arguments=(
@@ -334,6 +364,15 @@ _EXEC: Final = (
             Argument("eof", "flag", "Close the input afterwards.", default=False),
         ),
         result=shapes.WRITTEN,
+    ),
+    Tool(
+        name="resize_process",
+        title="Resize a terminal",
+        group="exec",
+        description="Give the terminal of a command that was started with tty another size; it redraws itself.",
+        hints=Hints(read_only=False, destructive=False, idempotent=True, open_world=False),
+        arguments=(_PROCESS, _rows(None), _cols(None)),
+        result=shapes.RESIZED,
     ),
     Tool(
         name="terminate_process",

@@ -314,6 +314,11 @@ class FakeTools:
         command.change(data, "exited" if arguments["eof"] else None, 0 if arguments["eof"] else None)
         return {"process_id": command.process_id, "bytes_written": len(data)}
 
+    async def resize_process(self, caller: Caller, **arguments: Any) -> dict[str, Any]:
+        self._note("resize_process", caller, arguments)
+        command = self._command(arguments["process_id"])
+        return {"process_id": command.process_id, "rows": arguments["rows"], "cols": arguments["cols"]}
+
     async def terminate_process(self, caller: Caller, **arguments: Any) -> dict[str, Any]:
         self._note("terminate_process", caller, arguments)
         command = self._command(arguments["process_id"])

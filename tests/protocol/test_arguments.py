@@ -29,6 +29,7 @@ LEAST: dict[str, dict[str, Any]] = {
     "process_status": {"process_id": "proc-1"},
     "list_processes": {},
     "write_stdin": {"process_id": "proc-1", "data": ""},
+    "resize_process": {"process_id": "proc-1", "rows": 24, "cols": 80},
     "terminate_process": {"process_id": "proc-1"},
     "approval_create": {"tool": "apply_patch", "arguments": {"patch": "p"}},
     "approval_status": {"approval_id": "appr-1"},
