@@ -9,14 +9,17 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import hashlib  # noqa: F401 - loaded now: behind Landlock nothing can be imported any more
 import os
 import resource
+import unicodedata  # noqa: F401 - likewise
 from collections.abc import Sequence
 from typing import Any, Final
 
 from codespace import limits
 from codespace.beneath import Root
 from codespace.sandbox import callfilter, landlock
+from codespace.v4a import explain  # noqa: F401 - likewise
 
 _PR_SET_DUMPABLE: Final = 4
 _LIBRARIES: Final = ("/proc/self",)  # the openat walk asks fdinfo which mount a descriptor is on
