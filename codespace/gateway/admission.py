@@ -100,7 +100,8 @@ class Admission:
 
     async def _request(self, tool: str, workspace: Workspace, arguments: Mapping[str, Any], caller: Caller) -> Request:
         complete = await self._drivers[tool].authorize(workspace, arguments)
-        return Request(tool, workspace, complete, self._fingerprints.of(tool, workspace.id, complete), caller)
+        fingerprint = await self._fingerprints.take(tool, workspace.id, complete)
+        return Request(tool, workspace, complete, fingerprint, caller)
 
     async def _earlier(self, request: Request) -> dict[str, Any] | None:
         """Answer from what the operation_key names already, if it names anything."""

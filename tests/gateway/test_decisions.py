@@ -86,6 +86,18 @@ def test_two_requests_have_one_fingerprint_exactly_when_they_would_do_the_same(
     assert same == (meaning(first) == meaning(second))
 
 
+async def test_long_texts_differ_by_their_last_character_and_are_told_apart_on_any_thread() -> None:
+    fingerprints = Fingerprints(b"secret")
+    seen = set()
+    for size in (65_535, 65_536, 65_537, 1_000_000):
+        for end in ("x", "y", "\udc80"):
+            arguments = {"patch": "x" * size + end}
+            taken = await fingerprints.take("t", "w", arguments)
+            assert taken == fingerprints.of("t", "w", arguments)
+            seen.add(taken)
+    assert len(seen) == 12
+
+
 def test_a_fingerprint_depends_on_tool_workspace_and_secret() -> None:
     base = Fingerprints(b"secret").of("t", "w", {})
     assert base != Fingerprints(b"secret").of("u", "w", {})
