@@ -11,7 +11,7 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,16 +19,19 @@ import trio
 
 from codespace import limits
 from codespace.contract import Domain
+from codespace.display import display
 from codespace.errors import Refusal
 
 _ARGV: Final = (sys.executable, "-I", "-m", "helper.proxy")
 _NEWS_BYTES: Final = 65_536
 # No line of a door's is a tenth of this.
+_SHOWN_CHARACTERS: Final = 600
+# A sentence with two names of 253 characters.
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One decision about one request from inside. Texts are escaped by the proxy already."""
+    """One decision about one request from inside. Texts are escaped."""
 
     host: str
     """Empty where the request did not name one."""
@@ -54,6 +57,17 @@ class End:
     """Connections over limits.PROXY_CONNECTIONS."""
     sent_bytes: int
     received_bytes: int
+
+
+def _decision(event: Mapping[str, Any]) -> Decision:
+    """Return what the proxy told, escaped: it reads what the network says, and may have been tricked."""
+    shown = {
+        name: None if event[name] is None else display(str(event[name]), limit=_SHOWN_CHARACTERS)
+        for name in ("rule", "address")
+    }
+    host, code, reason = (display(str(event[name]), limit=_SHOWN_CHARACTERS) for name in ("host", "code", "reason"))
+    port = None if event["port"] is None else int(event["port"])
+    return Decision(host, port, event["allowed"] is True, code, reason, **shown)
 
 
 class Decisions:
@@ -112,10 +126,12 @@ class Door:
         Cancel: no decision is lost.
         """
         while (event := await self._event()) is not None:
-            if event["event"] == "end":
-                self.end = End(event["turned_away"], event["sent_bytes"], event["received_bytes"])
-                continue
-            return Decision(**{name: event[name] for name in Decision.__slots__})
+            try:
+                if event["event"] == "decision":
+                    return _decision(event)
+                self.end = End(*(int(event[name]) for name in End.__slots__))
+            except (KeyError, TypeError, ValueError):
+                break  # it speaks nonsense: what comes next from it is no better
         return None
 
     async def watch(self, take: Callable[[Decision], None]) -> None:
@@ -147,9 +163,9 @@ class Door:
         event = await self._event()
         if event is None:
             raise Gone
-        if event["event"] != "open":
-            raise _unavailable(f"did not open: {event['problem']}")
-        self.landlock = event["landlock"]
+        if event.get("event") != "open":
+            raise _unavailable(f"did not open: {display(str(event.get('problem')), limit=_SHOWN_CHARACTERS)}")
+        self.landlock = int(event.get("landlock", 0))
 
     async def _event(self) -> dict[str, Any] | None:
         searched = 0
@@ -164,8 +180,11 @@ class Door:
             self._unread += part
         line = bytes(self._unread[:end])
         del self._unread[: end + 1]
-        event: dict[str, Any] = json.loads(line)
-        return event
+        try:
+            event = json.loads(line)
+        except ValueError:
+            return None
+        return event if isinstance(event, dict) else None
 
 
 class Proxy:

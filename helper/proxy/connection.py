@@ -104,17 +104,20 @@ class _Visit:
 
     async def _head(self, received: bytes) -> tuple[bytes, bytes]:
         """Return a head with its empty line, and what came behind it."""
+        data, searched = bytearray(received), 0
         with trio.move_on_after(self._bounds.head_seconds):
-            while (end := received.find(request.HEAD_END)) < 0:
-                request.check_start(received)
-                if len(received) >= limits.PROXY_HEAD_BYTES:
+            while (end := data.find(request.HEAD_END, searched)) < 0:
+                if b"\n" not in data[:searched]:
+                    request.check_start(bytes(data))
+                if len(data) >= limits.PROXY_HEAD_BYTES:
                     raise bad_request(f"The head is over {limits.PROXY_HEAD_BYTES} bytes.")
-                block = await self._client.receive_some(limits.PROXY_HEAD_BYTES - len(received))
+                searched = max(0, len(data) - len(request.HEAD_END) + 1)
+                block = await self._client.receive_some(limits.PROXY_HEAD_BYTES - len(data))
                 if not block:
                     raise EOFError
-                received += block
+                data += block
             end += len(request.HEAD_END)
-            return received[:end], received[end:]
+            return bytes(data[:end]), bytes(data[end:])
         raise bad_request("The head did not arrive in time.")
 
     async def _admit(self) -> None:

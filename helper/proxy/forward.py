@@ -55,6 +55,8 @@ class _Exchange:
         self._server = server
         self._traffic = traffic
         self._asked = h11.Connection(h11.CLIENT, max_incomplete_event_size=limits.PROXY_HEAD_BYTES)
+        self._turn = trio.Lock()
+        """Whose turn it is to write to the client."""
         self.answered = False
         self.problem: Exception | None = None
 
@@ -80,14 +82,18 @@ class _Exchange:
     async def _client_event(self, watch: Idle) -> h11.Event:
         connection = self._request.connection
         while (event := connection.next_event()) is h11.NEED_DATA:
-            if connection.they_are_waiting_for_100_continue and not self.answered:
-                go_on = connection.send(h11.InformationalResponse(status_code=100, headers=[]))
-                assert go_on is not None
-                await self._client.send_all(go_on)
+            await self._let_go_on()
             connection.receive_data(await self._client.receive_some(limits.PROXY_BLOCK_BYTES))
             watch.touch()
         assert isinstance(event, (h11.Data, h11.EndOfMessage))
         return event
+
+    async def _let_go_on(self) -> None:
+        connection = self._request.connection
+        async with self._turn:  # the answer may be under way meanwhile, and then says it all
+            if connection.they_are_waiting_for_100_continue:
+                go_on = connection.send(h11.InformationalResponse(status_code=100, headers=[]))
+                await self._client.send_all(go_on or b"")
 
     async def _send(self, event: h11.Event) -> None:
         data = self._asked.send(event)
@@ -126,10 +132,11 @@ class _Exchange:
     async def _reply(self, event: h11.Event) -> None:
         if isinstance(event, h11.EndOfMessage):
             event = h11.EndOfMessage()
-        data = self._request.connection.send(event)
-        self.answered = True
-        if data:
-            await self._client.send_all(data)
+        async with self._turn:
+            data = self._request.connection.send(event)
+            self.answered = True
+            if data:
+                await self._client.send_all(data)
 
 
 def _headers(answer: h11.Response) -> Headers:

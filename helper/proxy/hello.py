@@ -15,6 +15,8 @@ from codespace import limits
 HANDSHAKE: Final = 22
 _CLIENT_HELLO: Final = 1
 _RECORD_BYTES: Final = 16_384
+_RECORDS: Final = 64
+# Clients that cut it on purpose use two to ten; a thousand of one byte would only be work.
 _SERVER_NAME: Final = 0
 _ENCRYPTED_HELLO: Final = 0xFE0D
 UNRECOGNIZED_NAME: Final = b"\x15\x03\x01\x00\x02\x02\x70"
@@ -66,8 +68,10 @@ def read(data: bytes) -> Hello | None:
     Raises: BadHello, at the first byte that cannot be right, and past limits.PROXY_HELLO_BYTES.
     """
     message = bytearray()
-    at = 0
+    at = count = 0
     while at < len(data):
+        if (count := count + 1) > _RECORDS:
+            raise BadHello(f"It is cut into more than {_RECORDS} records.")
         if data[at] != HANDSHAKE:
             raise BadHello("It is not the beginning of TLS.")
         if len(data) < at + 5:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import ipaddress
 import socket
 from typing import Final, Protocol
 
@@ -52,11 +54,13 @@ class Internet:
             return str(probe.getsockname()[0]) == address
 
     async def connect(self, address: str, port: int) -> trio.SocketStream:
-        """Open a TCP connection. Cancel: it is closed."""
+        """Open a TCP connection and look who is at the other end. Cancel: it is closed."""
         family = trio.socket.AF_INET6 if ":" in address else trio.socket.AF_INET
         connecting = trio.socket.socket(family, trio.socket.SOCK_STREAM)
         try:
             await connecting.connect((address, port))
+            if ipaddress.ip_address(connecting.getpeername()[0]) != ipaddress.ip_address(address):
+                raise OSError(errno.ECONNREFUSED, "the peer has another address")
         except BaseException:
             connecting.close()
             raise

@@ -177,16 +177,31 @@ async def test_a_body_arrives_whole_and_framed_anew(framing: str) -> None:
         assert body in (b"hello world", b"5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n")
 
 
+WAITING = b"POST http://listed.example/ HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+
+
 async def test_a_client_that_waits_to_be_told_to_go_on_is_told() -> None:
+    async def read_it_all(visitor: trio.SocketStream) -> None:
+        await until(visitor, b"hi")
+        await visitor.send_all(OK)
+
     async with street("listed.example") as town:
-        await town.host("listed.example", replies(OK))
+        await town.host("listed.example", read_it_all)
         async with await town.enter() as stream:
-            await stream.send_all(
-                b"POST http://listed.example/ HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
-            )
+            await stream.send_all(WAITING)
             assert (await until(stream, b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
             await stream.send_all(b"hi")
             assert b"200 OK" in await everything(stream)
+
+
+async def test_an_answer_that_comes_while_a_client_waits_to_go_on_arrives_whole() -> None:
+    async with street("listed.example") as town:
+        await town.host("listed.example", replies(OK))
+        for _ in range(20):
+            async with await town.enter() as stream:
+                await stream.send_all(WAITING)
+                with trio.fail_after(SECONDS):
+                    assert (await everything(stream)).endswith(b"\r\n\r\nhi")
 
 
 async def test_a_broken_body_ends_the_request() -> None:

@@ -95,6 +95,13 @@ def test_an_odd_hello_is_refused(data: bytes) -> None:
         read(data + bytes(limits.PROXY_HELLO_BYTES))  # so that none asks for more
 
 
+def test_a_hello_in_a_thousand_pieces_is_refused() -> None:
+    message = client_hello()[5:]
+    assert read(records(message, *range(1, 64))) == Hello("pypi.org", encrypted=False)
+    with pytest.raises(BadHello, match="more than 64 records"):
+        read(records(message, *range(1, 65)))
+
+
 def test_a_hello_without_end_is_refused() -> None:
     endless = records(b"\x01\xff\xff\xff" + bytes(16_000)) + records(b"\0" * 16_000) * 3
     assert read(endless[:30_000]) is None

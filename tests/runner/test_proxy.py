@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -185,18 +186,21 @@ async def test_a_door_whose_daemon_is_killed_ends() -> None:
         "async def main():\n"
         "    made = socket.create_server(('127.0.0.1', 0))\n"
         "    port = made.getsockname()[1]\n"
-        "    door = await Proxy().open([], made)\n"
+        "    program = Proxy()\n"
+        "    door = await program.open([], made)\n"
         "    print(port, flush=True)\n"
         "    await trio.sleep_forever()\n"
         "trio.run(main)\n"
     )
     daemon, said = _start(script)
     with daemon, said:
-        port = int(await trio.to_thread.run_sync(said.readline))
-        below = processes.descendants(daemon.pid)
-        assert pid_of(port) in below
-        assert len(below) == 3  # keeper, door, spare
-        daemon.kill()
+        try:
+            port = int(await trio.to_thread.run_sync(said.readline))
+            below = processes.descendants(daemon.pid)
+            assert pid_of(port) in below
+            assert len(below) == 3  # keeper, door, spare
+        finally:
+            daemon.kill()
     with trio.fail_after(SECONDS):
         await processes.wait_gone(below)
 
@@ -258,6 +262,42 @@ async def test_a_thousand_connections_to_the_program_leave_the_daemon_quick() ->
         for stream in crowd:
             await trio.aclose_forcefully(stream)
         await door.close(lambda decision: None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"nonsense",
+        b"[]",
+        b"{}",
+        b'{"event": "decision"}',
+        b'{"event": "decision", "host": 1, "port": "x", "allowed": 1, "code": 1, "reason": 1, "rule": 1, "address": 1}',
+        b'{"event": "end", "turned_away": [], "sent_bytes": 0, "received_bytes": 0}',
+        b"x" * 100_000,
+    ],
+)
+async def test_a_proxy_that_speaks_nonsense_is_heard_no_more(line: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        door = Door(ours)
+        theirs.sendall(line + b"\n")
+        with trio.fail_after(SECONDS):
+            assert await door.decision() is None
+            await trio.to_thread.run_sync(theirs.shutdown, socket.SHUT_WR)
+            await door.close(lambda decision: None)
+        assert door.end is None
+
+
+async def test_what_a_tricked_proxy_says_is_escaped() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        door = Door(ours)
+        told = {"host": "\x1b[2J", "port": 1, "allowed": "yes", "code": "x", "reason": "\u202e", "rule": "\n"}
+        theirs.sendall(json.dumps({"event": "decision", "address": None, **told}).encode() + b"\n")
+        found = await door.decision()
+        theirs.shutdown(socket.SHUT_WR)
+        await door.close(lambda decision: None)
+    assert found == Decision("\\x1b[2J", 1, False, "x", "\\u202e", "\\n", None)
 
 
 def decision(host: str) -> Decision:
