@@ -441,6 +441,9 @@ class Tools(Protocol):
     async def operation_status(
         self, caller: Caller, *, operation_id: str | None, operation_key: str | None
     ) -> dict[str, Any]: ...
+    async def operation_undo(
+        self, caller: Caller, *, operation_id: str, operation_key: str | None
+    ) -> dict[str, Any]: ...
     async def exec_command(
         self,
         caller: Caller,

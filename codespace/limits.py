@@ -286,6 +286,12 @@ INBOX_BODY_BYTES: Final = 262_144
 # Largest request body of the inbox: the longest text with every character escaped, and room.
 
 # --- start and stop ---
+JOURNAL_AGE_SECONDS: Final = 86_400.0
+# A patch that was cut off longer ago is not put back without the operator: people have worked on since.
+SETTLE_AGAIN_SECONDS: Final = 30.0
+# Between two tries to settle what another daemon left in a root that patches go on in.
+PRUNE_SECONDS: Final = 600.0
+# Between two looks at whether snapshots are too old or too many.
 RECOVERY_SECONDS: Final = 20.0
 # For settling what dead daemons left; the doors open after it, whatever is left.
 STOP_SECONDS: Final = 10.0

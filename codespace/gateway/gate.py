@@ -21,6 +21,7 @@ from codespace.gateway.ledger import Ledger, Operation
 from codespace.gateway.patching import Patching
 from codespace.gateway.processes import Processes
 from codespace.gateway.registry import Registry
+from codespace.gateway.undo import require_undoable
 from codespace.gateway.view import hold_view, known
 from codespace.gateway.works import Works
 
@@ -202,6 +203,17 @@ class Gate:
             status["still_current"] = await self._still_current(operation)
         return {name: value for name, value in status.items() if value is not None}
 
+    async def operation_undo(
+        self, caller: Caller, *, operation_id: str, operation_key: str | None
+    ) -> dict[str, Any]:
+        workspace = self._writable(await self._workspace_of(operation_id))
+        arguments = {"workspace_id": workspace.id, "operation_id": operation_id, "operation_key": operation_key}
+        return await self._admission.admit("operation_undo", workspace, arguments, caller)
+
+    async def _workspace_of(self, operation_id: str) -> str:
+        self._require_open()
+        return require_undoable(await self._ledger.get(operation_id)).workspace_id
+
     async def _still_current(self, operation: Operation) -> bool | None:
         """Return None where it cannot be seen; what is recorded is told all the same."""
         try:
@@ -312,7 +324,10 @@ class Gate:
     # --- holds ---
 
     async def approval_create(self, caller: Caller, *, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        workspace = self._writable(arguments.get("workspace_id"))
+        if tool == "operation_undo":
+            workspace = self._writable(await self._workspace_of(str(arguments.get("operation_id"))))
+        else:
+            workspace = self._writable(arguments.get("workspace_id"))
         if arguments.get("check_only"):
             raise Refusal(
                 "INVALID_ARGUMENT",

@@ -82,6 +82,13 @@ class Instances:
         paths = [row["lock_path"] for row in rows if row["id"] == instance_id]
         return bool(paths) and await trio.to_thread.run_sync(_held, paths[0])
 
+    async def state_dir(self, instance_id: str) -> str | None:
+        """Return where another daemon's journals are; None for this one, and for one that is not known."""
+        if instance_id == self.own.id:
+            return None
+        rows = await self._store.read(lambda db: list(db.table("instances").rows_where("id = ?", [instance_id])))
+        return str(rows[0]["state_dir"]) if rows else None
+
     async def end(self, instance_id: str) -> None:
         """Say that an instance has ended and left nothing unsettled."""
         now = self._wall_clock()

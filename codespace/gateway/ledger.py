@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -29,7 +29,7 @@ from statemachines.intent import Intent
 from statemachines.patch import Patch
 from statemachines.work import Work
 
-__all__ = ["KeyTaken", "Kind", "Ledger", "Operation", "Subject"]
+__all__ = ["KeyTaken", "Kind", "Ledger", "Operation", "Subject", "Unsettled"]
 
 Subject = Literal["operation", "hold", "work", "intent"]
 
@@ -40,6 +40,14 @@ class KeyTaken(Exception):
     def __init__(self, existing: Operation) -> None:
         super().__init__(f"operation_key is taken by {existing.id}; nothing was recorded.")
         self.existing = existing
+
+
+class Unsettled(Exception):
+    """Patches of other daemons in the same root have no end yet; nothing was recorded."""
+
+    def __init__(self, operations: tuple[Operation, ...]) -> None:
+        super().__init__(f"{len(operations)} patches have no end yet; nothing was recorded.")
+        self.operations = operations
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +110,23 @@ class Ledger:
         self._instance_id = instance_id
         self._audit = audit
 
-    async def mint(self, operation: Operation, also_move: Sequence[Step] = ()) -> None:
+    async def mint(
+        self, operation: Operation, also_move: Sequence[Step] = (), *, tolerated: Collection[str] | None = None
+    ) -> None:
         """Record a new operation, and `also_move` (a hold's steps, or its own first ones), as one transaction.
 
-        Raises: KeyTaken; Stale; Refusal STORE_UNAVAILABLE; Refusal WORK_CLOSED, where its work takes nothing more.
+        Args:
+            tolerated: For one who holds the root: patches of other daemons that may go on without an end there. Any
+                other one was left by a daemon that died, and is to be settled first. None: nobody looks.
+        Raises: Unsettled; KeyTaken; Stale; Refusal STORE_UNAVAILABLE; Refusal WORK_CLOSED, where its work takes
+            nothing more.
         Cancel: recorded whole or not at all; if Cancelled comes out, not at all.
         """
 
         def insert(db: Database) -> None:
             _require_active(db, operation.work_id)
+            if tolerated is not None:
+                _require_settled(db, operation, tolerated)
             try:
                 operation_rows.insert(db, operation)
             except sqlite3.IntegrityError:
@@ -247,6 +263,19 @@ def _require_active(db: Database, work_id: str | None) -> None:
     row = db.execute("SELECT state FROM works WHERE id = ?", (work_id,)).fetchone()
     if row is not None and row[0] != "active":
         raise Refusal("WORK_CLOSED", f"The work is {row[0]} and takes nothing new; nothing was done.")
+
+
+def _require_settled(db: Database, operation: Operation, tolerated: Collection[str]) -> None:
+    """Find what dead daemons left in a root; looked for in here, it costs no way to the database of its own."""
+    found = operation_rows.many(
+        db,
+        "finished_at IS NULL AND kind = 'patch' AND root = ? AND instance_id <> ? ORDER BY created_at, rowid",
+        operation.root,
+        operation.instance_id,
+    )
+    unsettled = tuple(each for each in found if each.id not in tolerated)
+    if unsettled:
+        raise Unsettled(unsettled)
 
 
 def _encoded(table: _Table, changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ step, and tells what is on disk also where runner or database fail in the middle
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -18,13 +18,14 @@ import trio
 
 from codespace import ids, limits
 from codespace.contract import PatchPlan, PatchReport, Runner, Workspace
-from codespace.drive import Motion, Nothing
+from codespace.drive import Motion, Nothing, Step
 from codespace.errors import Refusal
 from codespace.gateway import lasting, outcomes, policy
 from codespace.gateway.ending import Ending
 from codespace.gateway.holds import Hold
-from codespace.gateway.ledger import KeyTaken, Ledger, Operation
+from codespace.gateway.ledger import KeyTaken, Ledger, Operation, Unsettled
 from codespace.gateway.occupancy import Lease, Occupancy, Occupant
+from codespace.gateway.recovery import Recovery
 from codespace.gateway.request import Request, require_same
 from codespace.gateway.ticket import Ticket
 from codespace.gateway.view import known, plan_view
@@ -33,6 +34,10 @@ from statemachines.patch import Patch
 log = structlog.get_logger("codespace.patching")
 
 T = TypeVar("T")
+
+
+Planning = Callable[[Workspace, str, Mapping[str, Any]], Awaitable[PatchPlan]]
+"""Plans one tool's request, from its arguments, under an operation's id; writes nothing."""
 
 
 @dataclass(slots=True)
@@ -54,9 +59,11 @@ class _Job:
 
 
 class Patching:
-    """The driver of apply_patch.
+    """The driver of apply_patch and operation_undo.
 
     Args:
+        predecessors: Settles what dead daemons left in a root before a patch begins in it.
+        planning: How each tool's patch is planned; everything behind that is the same.
         left_over: Told when a patch ended without its end in the ledger, for recovery to see to it.
     """
 
@@ -69,6 +76,8 @@ class Patching:
         wall_clock: Callable[[], float],
         instance_id: str,
         left_over: Callable[[], None],
+        predecessors: Recovery,
+        planning: Mapping[str, Planning],
     ) -> None:
         self._runner = runner
         self._ledger = ledger
@@ -77,6 +86,8 @@ class Patching:
         self._wall_clock = wall_clock
         self._instance_id = instance_id
         self._left_over = left_over
+        self._predecessors = predecessors
+        self._planning = planning
         self._jobs: dict[str, _Job] = {}
 
     @property
@@ -95,9 +106,7 @@ class Patching:
 
         Raises: Refusal LIMIT_REACHED where the diff cannot be shown whole: what is granted must be seen.
         """
-        plan = await self._plan_only(
-            request.workspace, request.arguments["patch"], request.arguments["expected_versions"]
-        )
+        plan = await self._plan_only(request.tool, request.workspace, request.arguments)
         if plan.diff_truncated:
             raise Refusal(
                 "LIMIT_REACHED",
@@ -162,7 +171,7 @@ class Patching:
         """Return what the patch would do now; nothing is recorded or written."""
         motion = Motion(Patch, "preview", "minted", Nothing())
         await motion.move("admitted")
-        plan = await self._plan_only(workspace, patch, expected)
+        plan = await self._plan_only("apply_patch", workspace, {"patch": patch, "expected_versions": expected})
         await motion.move("previewed")
         return {"status": motion.state, "replayed": False, **plan_view(plan)}
 
@@ -176,10 +185,10 @@ class Patching:
         except Refusal:
             return None
 
-    async def _plan_only(self, workspace: Workspace, patch: str, expected: Mapping[str, str]) -> PatchPlan:
+    async def _plan_only(self, tool: str, workspace: Workspace, arguments: Mapping[str, Any]) -> PatchPlan:
         token = ids.mint("plan-")
         try:
-            return await self._runner.plan(workspace, token, patch, expected)
+            return await self._planning[tool](workspace, token, arguments)
         except Refusal as refusal:
             refusal.details = (refusal.details or {}) | {"status": "rejected", "changes": [], "replayed": False}
             raise
@@ -242,7 +251,7 @@ class Patching:
     async def _transact(self, job: _Job) -> dict[str, Any]:
         motion = Motion(Patch, job.operation_id, "minted", self._ledger.recorder("operation"))
         steps = motion.steps("admitted")
-        await self._ledger.mint(self._operation(job), also_move=steps)
+        await self._mint(job, steps)
         motion.adopt(steps)
         try:
             plan = await self._prepare(job, motion)
@@ -260,14 +269,21 @@ class Patching:
         result = {"status": motion.state, "operation_id": job.operation_id, "replayed": False, **plan_view(plan)}
         return result | {"rescued": list(rescued)} if rescued else result
 
+    async def _mint(self, job: _Job, steps: Sequence[Step]) -> None:
+        """Record the operation; a patch that a dead daemon left unfinished in this root is settled before it."""
+        operation = self._operation(job)
+        try:
+            await self._ledger.mint(operation, also_move=steps, tolerated=self._predecessors.tolerated())
+        except Unsettled as unsettled:
+            await self._predecessors.settle_before(unsettled.operations)
+            await self._ledger.mint(operation, also_move=steps)
+
     async def _prepare(self, job: _Job, motion: Motion) -> PatchPlan:
         """Plan and stage: everything before the first rename."""
-        arguments = job.request.arguments
+        plan_it = self._planning[job.request.tool]
         plan: PatchPlan | None = None
         with job.ticket.abandonable() as scope:
-            plan = await _bounded(
-                self._runner.plan(job.workspace, job.operation_id, arguments["patch"], arguments["expected_versions"])
-            )
+            plan = await _bounded(plan_it(job.workspace, job.operation_id, job.request.arguments))
             _require_shown(job.hold, plan)
             changes = [known(change) for change in plan.changes]
             await motion.move("planned", changes={"files": list(plan.files), "changes": changes})

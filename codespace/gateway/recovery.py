@@ -6,7 +6,7 @@ A root that is busy, gone or not registered stays as it is and is tried again. I
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import structlog
 import trio
@@ -14,8 +14,8 @@ import trio
 from codespace import limits
 from codespace.errors import Refusal
 from codespace.gateway.holds import Holds
-from codespace.gateway.instances import Instances
-from codespace.gateway.ledger import Ledger
+from codespace.gateway.instances import Instance, Instances
+from codespace.gateway.ledger import Ledger, Operation
 from codespace.gateway.settlement import Settlement
 
 log = structlog.get_logger("codespace.recovery")
@@ -44,6 +44,7 @@ class Recovery:
         self._ledger = ledger
         self._holds = holds
         self._settlement = settlement
+        self._tolerated: dict[str, float] = {}
 
     async def run(self) -> None:
         """Settle what dead daemons left within limits.RECOVERY_SECONDS; the rest waits for the next start.
@@ -52,18 +53,37 @@ class Recovery:
         """
         with trio.move_on_after(limits.RECOVERY_SECONDS) as patience:
             for instance in await self._instances.dead():
-                await self._tidy(instance.id)
-                if await self._settle(instance.id, frozenset):
+                if await self._settle(instance.id, frozenset, instance.state_dir):
+                    await self._tidy(instance)
                     await self._instances.end(instance.id)
         if patience.cancelled_caught:
             log.warning("recovery ran out of time; the rest is tried at the next start")
 
-    async def _tidy(self, instance_id: str) -> None:
-        """Sweep behind the last finished patch in each root: its daemon may have died before it did so itself."""
-        patches = [each for each in await self._ledger.list(kind="patch") if each.instance_id == instance_id]
-        last = {each.root: each for each in reversed(patches) if each.finished_at is not None}
-        for operation in last.values():
-            await self._settlement.tidy(operation)
+    async def settle_before(self, operations: Iterable[Operation]) -> None:
+        """Settle what dead daemons left in a root that the caller holds; what cannot be settled now is tolerated.
+
+        Raises: Refusal STORE_UNAVAILABLE.
+        """
+        dead = {instance.id: instance for instance in await self._instances.dead()}
+        for operation in operations:
+            owner = dead.get(operation.instance_id)
+            if owner is None or not await self._settlement.settle(operation, owner.state_dir, entered=True):
+                self._tolerated[operation.id] = trio.current_time() + limits.SETTLE_AGAIN_SECONDS
+        for instance in {each.instance_id for each in operations} & dead.keys():
+            await self._holds.settle(instance, self._ledger)
+
+    def tolerated(self) -> frozenset[str]:
+        """Return the patches of other daemons without an end that nobody can settle for now."""
+        now = trio.current_time()
+        self._tolerated = {name: until for name, until in self._tolerated.items() if until > now}
+        return frozenset(self._tolerated)
+
+    async def _tidy(self, instance: Instance) -> None:
+        """Sweep behind finished patches of a daemon that died before it did so itself."""
+        for operation_id in await self._settlement.leftovers(instance.state_dir):
+            operation = await self._ledger.get(operation_id)
+            if operation is not None and operation.instance_id == instance.id and operation.finished_at is not None:
+                await self._settlement.tidy(operation, instance.state_dir)
 
     async def tend(self, leftovers: Leftovers, under_way: Callable[[], frozenset[str]]) -> None:
         """Settle this daemon's own leftovers until cancelled; a key must not be stuck until the next start.
@@ -96,10 +116,12 @@ class Recovery:
         else:
             await self._instances.end(own)
 
-    async def _settle(self, instance_id: str, under_way: Callable[[], frozenset[str]]) -> bool:
+    async def _settle(
+        self, instance_id: str, under_way: Callable[[], frozenset[str]], state_dir: str | None = None
+    ) -> bool:
         """Return whether nothing of the instance is left to be settled."""
         before = under_way()  # and after: what begins or ends while the rows are read is no leftover
         unfinished = await self._ledger.unfinished([instance_id])
         driven = before | under_way()
-        settled = [await self._settlement.settle(each) for each in unfinished if each.id not in driven]
+        settled = [await self._settlement.settle(each, state_dir) for each in unfinished if each.id not in driven]
         return await self._holds.settle(instance_id, self._ledger) and all(settled)

@@ -6,8 +6,9 @@ dead, or it is this one and its driver has ended.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 import structlog
 import trio
@@ -23,6 +24,9 @@ from statemachines.execution import Execution
 from statemachines.patch import Patch
 
 log = structlog.get_logger("codespace.settlement")
+
+
+_BEFORE_FIRST_RENAME: Final = frozenset({"minted", "planning", "snapshotting"})
 
 
 class Settlement:
@@ -42,16 +46,19 @@ class Settlement:
         self._by_root = {workspace.root: workspace for workspace in workspaces}
         self._wall_clock = wall_clock
 
-    async def settle(self, operation: Operation) -> bool:
+    async def settle(self, operation: Operation, state_dir: str | None = None, *, entered: bool = False) -> bool:
         """Return whether the operation has a final state now.
 
+        Args:
+            state_dir: Of the daemon that began it; None for this one.
+            entered: Whether the caller holds the root.
         Never raises: what cannot be settled, by whatever fault, keeps neither others nor the daemon waiting.
         Cancel: the operation stays as it is recorded.
         """
         try:
             if operation.kind == "exec":
                 return await self._lose(operation)
-            return await self._enter_and_settle(operation)
+            return await self._enter_and_settle(operation, state_dir, entered=entered)
         except Stale as stale:
             log.info("another daemon settles an operation", operation_id=operation.id, recorded=stale.actual)
         except Refusal as refusal:
@@ -68,24 +75,44 @@ class Settlement:
         log.info("a command is recorded as lost", operation_id=operation.id)
         return True
 
-    async def _enter_and_settle(self, operation: Operation) -> bool:
+    async def _enter_and_settle(self, operation: Operation, state_dir: str | None, *, entered: bool) -> bool:
         workspace = self._by_root.get(operation.root)
         if workspace is None:
             log.warning("a patch waits for its root to be registered again", operation_id=operation.id)
-            return False
+            return await self._lose_sight(operation)
+        if self._waits_for_the_operator(operation):
+            log.warning("a patch is too old to be put back unasked", operation_id=operation.id)
+            return await self._lose_sight(operation)
         occupant = Occupant("patch", operation.id, self._wall_clock())
-        with await self._occupancy.enter(workspace, occupant), trio.fail_after(limits.VERB_SECONDS):
-            return await self._settle_patch(workspace, operation)
+        try:
+            with contextlib.ExitStack() as held:
+                if not entered:
+                    held.enter_context(await self._occupancy.enter(workspace, occupant))
+                with trio.fail_after(limits.VERB_SECONDS):
+                    return await self._settle_patch(workspace, operation, state_dir)
+        except Refusal as refusal:
+            if refusal.code not in ("WORKSPACE_BUSY", "STORE_UNAVAILABLE"):
+                await self._lose_sight(operation)  # the root is gone or read-only, as long as it is so
+            raise
 
-    async def _settle_patch(self, workspace: Workspace, operation: Operation) -> bool:
+    def _waits_for_the_operator(self, operation: Operation) -> bool:
+        """Return whether putting back could undo work of many hours that nobody connects with the patch any more."""
+        age = self._wall_clock() - operation.created_at
+        return operation.state not in _BEFORE_FIRST_RENAME and age > limits.JOURNAL_AGE_SECONDS
+
+    async def _lose_sight(self, operation: Operation) -> bool:
         motion = self._motion(operation)
-        settled = await self._runner.settle(workspace, operation.id)
-        if operation.state in ("minted", "planning", "snapshotting"):
+        if motion.can("sight_lost"):
+            await motion.move("sight_lost")
+        return False
+
+    async def _settle_patch(self, workspace: Workspace, operation: Operation, state_dir: str | None) -> bool:
+        motion = self._motion(operation)
+        settled = await self._runner.settle(workspace, operation.id, state_dir)
+        if operation.state in _BEFORE_FIRST_RENAME:
             await motion.move("refused", changes={"outcome": _cut_short(operation).body()})
         elif settled is None:
-            if motion.can("sight_lost"):
-                await motion.move("sight_lost")
-            return False
+            return await self._lose_sight(operation)
         else:
             status, report = settled
             await motion.move(
@@ -93,19 +120,31 @@ class Settlement:
                 changes={"outcome": _outcome(operation, outcomes.FINAL[status], report)},
             )
         log.info("a patch was settled", operation_id=operation.id, state=motion.state)
-        await self._tidy(workspace, operation)
+        await self._tidy(workspace, operation, state_dir)
         return True
 
-    async def tidy(self, operation: Operation) -> None:
+    async def leftovers(self, state_dir: str) -> tuple[str, ...]:
+        """Return the operations of a daemon that was here whose journals say that they were not tidied up behind.
+
+        Never raises.
+        """
+        try:
+            with trio.fail_after(limits.TIDY_SECONDS):
+                return tuple(await self._runner.leftovers(state_dir))
+        except Exception as problem:
+            log.warning("journals could not be looked at", exc_info=problem)
+            return ()
+
+    async def tidy(self, operation: Operation, state_dir: str | None = None) -> None:
         """Throw away what a patch, whose end is recorded, may have left set aside. Never raises."""
         workspace = self._by_root.get(operation.root)
         if workspace is not None:
-            await self._tidy(workspace, operation)
+            await self._tidy(workspace, operation, state_dir)
 
-    async def _tidy(self, workspace: Workspace, operation: Operation) -> None:
+    async def _tidy(self, workspace: Workspace, operation: Operation, state_dir: str | None) -> None:
         try:
             with trio.fail_after(limits.TIDY_SECONDS):
-                await self._runner.finish(workspace, operation.id)
+                await self._runner.finish(workspace, operation.id, state_dir)
         except Exception as problem:  # it is settled; only what was set aside is still there
             log.warning("could not tidy up after a patch", operation_id=operation.id, exc_info=problem)
 

@@ -371,6 +371,7 @@ _WRITERS: Final[Mapping[str, Callable[[Result], str]]] = {
     "search": _search,
     "apply_patch": _patch,
     "operation_status": _operation,
+    "operation_undo": _patch,
     "exec_command": _exec,
     "read_process": _output,
     "process_status": _state,

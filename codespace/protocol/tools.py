@@ -234,6 +234,23 @@ _FILES: Final = (
         result=shapes.OPERATION,
         exactly_one=("operation_id", "operation_key"),
     ),
+    Tool(
+        name="operation_undo",
+        title="Undo a patch",
+        group="files",
+        description=(
+            "Take an applied patch back: bytes, modes and directories as they were before it. Refused unless every "
+            "file is still as that operation left it. It is an operation of its own and can be undone in turn."
+        ),
+        hints=Hints(read_only=False, destructive=True, idempotent=False, open_world=False),
+        arguments=(
+            Argument(
+                "operation_id", "text", "The id from apply_patch.", required=True, minimum=1, maximum=200
+            ),
+            _KEY,
+        ),
+        result=shapes.PATCH,
+    ),
 )
 
 _EXEC: Final = (
@@ -404,12 +421,18 @@ _APPROVALS: Final = (
         title="Ask for approval",
         group="approvals",
         description=(
-            "Hold an apply_patch or exec_command for approval without doing it. Then approval_status with "
-            "wait_seconds, and operation_resume once it is granted."
+            "Hold an apply_patch, exec_command or operation_undo for approval without doing it. Then approval_status "
+            "with wait_seconds, and operation_resume once it is granted."
         ),
         hints=Hints(read_only=False, destructive=False, idempotent=True, open_world=False),
         arguments=(
-            Argument("tool", "text", "The tool to hold.", required=True, choices=("apply_patch", "exec_command")),
+            Argument(
+                "tool",
+                "text",
+                "The tool to hold.",
+                required=True,
+                choices=("apply_patch", "exec_command", "operation_undo"),
+            ),
             Argument("arguments", "object", "The arguments of that tool.", required=True),
         ),
         result=shapes.APPROVAL,

@@ -219,6 +219,24 @@ class FakeTools:
                     raise Refusal("INVALID_PATCH", f"Line {number} is no patch: {line}. Nothing was written.")
         return after
 
+    async def operation_undo(self, caller: Caller, **arguments: Any) -> dict[str, Any]:
+        self._note("operation_undo", caller, arguments)
+        known = self.operations.get(arguments["operation_id"])
+        if known is None:
+            raise Refusal("OPERATION_NOT_FOUND", "No such operation is recorded.")
+        changes = [
+            change
+            | {
+                "kind": {"add": "delete", "delete": "add"}.get(change["kind"], change["kind"]),
+                "before_version": change["after_version"],
+                "after_version": change["before_version"],
+            }
+            for change in known["result"]["changes"]
+        ]
+        result = known["result"] | {"changes": changes, "operation_id": ids.mint(ids.OPERATION), "replayed": False}
+        self.operations[result["operation_id"]] = {"key": arguments["operation_key"], "result": result}
+        return result
+
     async def operation_status(self, caller: Caller, **arguments: Any) -> dict[str, Any]:
         self._note("operation_status", caller, arguments)
         for operation_id, known in self.operations.items():

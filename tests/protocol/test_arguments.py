@@ -24,6 +24,7 @@ LEAST: dict[str, dict[str, Any]] = {
     "search": {"pattern": "x"},
     "apply_patch": {"patch": "p"},
     "operation_status": {"operation_id": "op-1"},
+    "operation_undo": {"operation_id": "op-1"},
     "exec_command": {"command": ["true"]},
     "read_process": {"process_id": "proc-1"},
     "process_status": {"process_id": "proc-1"},

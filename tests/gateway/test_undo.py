@@ -1,0 +1,178 @@
+"""operation_undo in a whole daemon: exactly as before, or a refusal; held, repeated and undone like a patch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from codespace.errors import Refusal
+from codespace.testing import Bench, open_bench
+
+PATCH = """*** Begin Patch
+*** Update File: a
+@@
+-one
++two
+*** Add File: new/deep/b
++b
+*** Delete File: gone
+*** Update File: from
+*** Move to: to/here
+@@
+-one
++moved
+*** End Patch
+"""
+FILES = {"a": "one\n", "gone": "bye\n", "from": "one\n", "kept": "kept\n"}
+
+
+def look(root: Path) -> dict[str, tuple[bytes, int, dict[str, bytes]]]:
+    found = {}
+    for path in sorted(root.rglob("*")):
+        names = {name: os.getxattr(path, name) for name in os.listxattr(path)}
+        data = path.read_bytes() if path.is_file() else b""
+        found[str(path.relative_to(root))] = (data, path.stat().st_mode, names)
+    return found
+
+
+def dress(root: Path) -> None:
+    (root / "a").chmod(0o741)
+    (root / "gone").chmod(0o600)
+    (root / "from").chmod(0o755)
+    os.setxattr(root / "gone", "user.note", b"kept")
+
+
+async def code(bench: Bench, tool: str, /, **arguments: Any) -> str:
+    with pytest.raises(Refusal) as caught:
+        await bench.call(tool, **arguments)
+    return caught.value.code
+
+
+async def test_an_undo_makes_everything_as_it_was_and_its_own_undo_takes_that_back() -> None:
+    async with open_bench(files=FILES) as bench:
+        dress(bench.root)
+        before = look(bench.root)
+        applied = await bench.call("apply_patch", patch=PATCH)
+        after = look(bench.root)
+        undone = await bench.call("operation_undo", operation_id=applied["operation_id"])
+        assert undone["status"] == "applied"
+        assert {(change["kind"], change["path"]) for change in undone["changes"]} == {
+            ("update", "a"),
+            ("delete", "new/deep/b"),
+            ("add", "gone"),
+            ("move", "from"),
+        }
+        assert "+one" in undone["diff"]
+        assert look(bench.root) == before
+        again = await bench.call("operation_undo", operation_id=undone["operation_id"])
+        assert look(bench.root) == after
+        await bench.call("operation_undo", operation_id=again["operation_id"])
+        assert look(bench.root) == before
+
+
+async def test_an_undo_is_refused_once_a_file_is_another_and_nothing_is_written() -> None:
+    for path in ("a", "new/deep/b", "to/here", "gone"):
+        async with open_bench(files=FILES) as bench:
+            applied = await bench.call("apply_patch", patch=PATCH)
+            (bench.root / path).write_text("somebody's\n")
+            found = look(bench.root)
+            assert await code(bench, "operation_undo", operation_id=applied["operation_id"]) == "VERSION_CONFLICT"
+            assert look(bench.root) == found
+
+
+async def test_a_directory_that_somebody_uses_by_now_stays() -> None:
+    async with open_bench(files=FILES) as bench:
+        applied = await bench.call("apply_patch", patch=PATCH)
+        (bench.root / "new/theirs").write_text("theirs\n")
+        await bench.call("operation_undo", operation_id=applied["operation_id"])
+        assert (bench.root / "new/theirs").read_text() == "theirs\n"
+        assert not (bench.root / "new/deep").exists()
+        assert not (bench.root / "to").exists()
+
+
+async def test_an_undo_repeats_by_its_key_and_never_its_effect() -> None:
+    async with open_bench(files=FILES) as bench:
+        applied = await bench.call("apply_patch", patch=PATCH)
+        first = await bench.call("operation_undo", operation_id=applied["operation_id"], operation_key="undo")
+        again = await bench.call("operation_undo", operation_id=applied["operation_id"], operation_key="undo")
+        assert (again["replayed"], again["operation_id"]) == (True, first["operation_id"])
+        status = await bench.call("operation_status", operation_key="undo")
+        assert (status["kind"], status["status"]) == ("patch", "applied")
+        other = await code(bench, "operation_undo", operation_id=first["operation_id"], operation_key="undo")
+        assert other == "OPERATION_KEY_CONFLICT"
+
+
+async def test_only_what_was_applied_can_be_undone() -> None:
+    async with open_bench(files=FILES) as bench:
+        assert await code(bench, "operation_undo", operation_id="op-nothing") == "OPERATION_NOT_FOUND"
+        assert (
+            await code(
+                bench,
+                "apply_patch",
+                patch=PATCH.replace("-bye", ""),
+                operation_key="k",
+                expected_versions={"a": "absent"},
+            )
+            == "VERSION_CONFLICT"
+        )
+        rejected = (await bench.call("operation_status", operation_key="k"))["operation_id"]
+        assert await code(bench, "operation_undo", operation_id=rejected) == "INVALID_ARGUMENT"
+        ran = await bench.call("exec_command", command=["true"])
+        assert await code(bench, "operation_undo", operation_id=ran["operation_id"]) == "INVALID_ARGUMENT"
+
+
+async def test_an_undo_is_held_where_patches_are_and_is_bound_to_what_was_shown() -> None:
+    async with open_bench(files=FILES, approvals="confirm") as bench:
+
+        async def granted(tool: str, **arguments: Any) -> str:
+            with pytest.raises(Refusal) as caught:
+                await bench.call(tool, **arguments)
+            assert caught.value.code == "APPROVAL_REQUIRED"
+            assert caught.value.approval_id is not None
+            await bench.call("approval_resolve", approval_id=caught.value.approval_id, decision="grant")
+            return caught.value.approval_id
+
+        patch = await granted("apply_patch", patch=PATCH)
+        done = (await bench.call("operation_resume", approval_id=patch))["apply_patch"]
+        undo = await granted("operation_undo", operation_id=done["operation_id"])
+        shown = (await bench.call("approval_status", approval_id=undo))["shown"]
+        assert "a" in shown["files"]
+        resumed = await bench.call("operation_resume", approval_id=undo)
+        assert resumed["operation_undo"]["status"] == "applied"
+        assert (bench.root / "a").read_text() == "one\n"
+
+
+async def test_what_was_forgotten_or_pruned_cannot_be_undone() -> None:
+    async with open_bench(files=FILES, options={"snapshot_bytes": 0}) as bench:
+        applied = await bench.call("apply_patch", patch=PATCH)
+        await bench.restart()  # the daemon prunes as soon as it is there
+        journal = Path(bench.daemon.settings.state_dir, "journal", applied["operation_id"])
+        shutil.rmtree(journal, ignore_errors=True)
+        assert await code(bench, "operation_undo", operation_id=applied["operation_id"]) == "SNAPSHOT_EXPIRED"
+
+
+async def test_a_damaged_snapshot_is_never_written_back() -> None:
+    async with open_bench(files={"a": "x" * 100_000 + "\none\n"}) as bench:
+        applied = await bench.call(
+            "apply_patch", patch="*** Begin Patch\n*** Update File: a\n@@\n-one\n+two\n*** End Patch"
+        )
+        journal = Path(bench.daemon.settings.state_dir, "journal", applied["operation_id"])
+        (journal / "before/0").write_bytes(b"other bytes")
+        assert await code(bench, "operation_undo", operation_id=applied["operation_id"]) == "SNAPSHOT_EXPIRED"
+
+
+async def test_another_daemon_with_another_state_directory_undoes_it_too() -> None:
+    async with open_bench(files=FILES) as bench:
+        before = look(bench.root)
+        applied = await bench.call("apply_patch", patch=PATCH)
+        database = bench.daemon.settings.database
+        async with open_bench(environ={"CODESPACE_OPERATIONS_DB": database}) as second:
+            second.site.add_workspace("main", root=bench.root)
+            await second.restart()
+            undone = await second.call("operation_undo", operation_id=applied["operation_id"])
+            assert undone["status"] == "applied"
+            assert look(bench.root) == before
