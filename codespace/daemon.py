@@ -38,11 +38,9 @@ from codespace.gateway.registry import Registry
 from codespace.gateway.request import Fingerprints
 from codespace.gateway.runs import Runs
 from codespace.gateway.settlement import Settlement
+from codespace.gateway.snapshots import prune
 from codespace.gateway.stops import Stops
-from codespace.gateway.snapshots import prune
-from codespace.gateway.snapshots import prune
 from codespace.gateway.store import Store
-from codespace.gateway.undo import Undo, plan_patch
 from codespace.gateway.undo import Undo, plan_patch
 from codespace.gateway.works import Works
 from codespace.protocol.tools import offered
@@ -182,7 +180,6 @@ async def _open_gateway(
             drivers.start_soon(stops.hear, lambda: runs.any_live, processes.serve, drivers)
             drivers.start_soon(recovery.tend, leftovers, lambda: patching.under_way | execution.under_way)
             drivers.start_soon(prune, runner, settings.snapshot_bytes, settings.snapshot_age_seconds)
-            drivers.start_soon(prune, runner, settings.snapshot_bytes, settings.snapshot_age_seconds)
             try:
                 yield daemon
             finally:
@@ -194,7 +191,6 @@ async def _open_gateway(
                     await patching.wait_idle()
                     await holds.wait_idle()
                     await _say_goodbye(store, ledger, recovery, own)
-                runner.cut_off()  # a helper that has not answered by now is not waited for: its journal will tell
                 runner.cut_off()  # a helper that has not answered by now is not waited for: its journal will tell
 
 
