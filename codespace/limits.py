@@ -33,8 +33,9 @@ LOCK_RETRY_SECONDS: Final = 0.02
 # Between two looks at a root that another daemon has locked; a patch takes a few milliseconds.
 VERB_SECONDS: Final = 180.0
 # Longest any verb of the runner is waited for while a root is held: each ends itself well before, repeats included.
-DECISION_LOOK_SECONDS: Final = 1.0
-# Between two looks at a hold that is waited for: another daemon or the command line may decide it.
+DECISION_LOOK_SECONDS: Final = 0.2
+# Between two looks at a hold that is waited for, or at the database for who watches it: another daemon or the
+# command line may decide at any time, and a person who just did looks at the other window.
 WAIT_SECONDS_MAXIMUM: Final = 50.0
 # Clients cut calls at about 60 s; a long poll must end before that.
 WAIT_SECONDS_DEFAULT: Final = 10.0
@@ -258,6 +259,8 @@ SANDBOX_PLAN_BYTES: Final = 16 * 1_048_576
 # Largest plan file that is read.
 SANDBOX_PLAN_SECONDS: Final = 60.0
 # A plan is run at once or never: what it was made from changes.
+SANDBOX_SHOWN: Final = 10
+# Names of planted files in a note; a person needs the first ones.
 SANDBOX_UNSURE_SECONDS: Final = 5.0
 # How long a probe that concluded nothing stands before it is tried again.
 SANDBOX_CLOSING_SECONDS: Final = 0.5
@@ -270,6 +273,10 @@ SANDBOX_END_SECONDS: Final = 5.0
 # --- approvals ---
 APPROVAL_EXPIRY_SECONDS: Final = 900.0
 # From the contract.
+HOLD_SWEEP_SECONDS: Final = 5.0
+# Between two looks for holds and grants whose time is over: how much longer a body may lie there.
+GRANT_SECONDS_MAXIMUM: Final = 7 * 86_400.0
+# Longest scoped grant: what is wanted for longer belongs into the configuration.
 
 # --- works ---
 WORK_TITLE_CHARACTERS: Final = 200

@@ -12,10 +12,13 @@ standard library only and is one file, because `-I -S` keeps every other path ou
 few numbers are here for the same reason.
 
 Wire, both ways one JSON object a line. To a monitor: a request {program, argv, env, umask, terminal,
-rlimits, cgroups} with the descriptors stdin, stdout, stderr and the directory by SCM_RIGHTS, then
-{verb: terminate, grace}. `terminal` is `none`, `controlling` (descriptors 0 to 2 are a terminal, which the
+rlimits, cgroups, inherited, layers} with the descriptors stdin, stdout, stderr, the directory and as many more
+as `inherited` says (none where it is left out) by SCM_RIGHTS, then {verb: terminate, grace}.
+`terminal` is `none`, `controlling` (descriptors 0 to 2 are a terminal, which the
 command gets as its controlling one) or `lent` (they are, but the command's own descendants take it: a sandbox
-does so inside). `rlimits` are [number, soft, hard], `cgroups` files that take the command's pid.
+does so inside). The inherited descriptors are the program's 3, 4 and so on. `layers` generations of the tree
+are a sandbox's own and hear no SIGTERM. `rlimits` are [number, soft, hard], `cgroups` files that take the
+command's pid.
 From it: {event: ready}; {event: started, pid} or {event: failed, stage, errno}; {event: exited, code, asked, usage}
 when the command itself ended, and whether it had been asked to; {event: gone, usage} when nothing of
 its tree is left.
@@ -47,6 +50,10 @@ FREEZE_PASSES: Final = 50
 # A tree that still grows after so many passes is killed as far as it is known, then swept again.
 DESCRIPTORS: Final = 4
 # stdin, stdout, stderr, directory.
+INHERITED: Final = 8
+# Most that a program is given beside those; bubblewrap takes three.
+HIGH: Final = 64
+# Descriptors are moved to here or above while they change places.
 
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_CHILD_SUBREAPER: Final = 36
@@ -200,15 +207,17 @@ class Line:
 
     def receive_request(self) -> tuple[dict[str, Any], list[int]]:
         """Return the request and its descriptors; raises EOFError where the daemon is gone."""
-        data, descriptors, _, _ = socket.recv_fds(self.socket, 65_536, DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+        most = DESCRIPTORS + INHERITED
+        data, descriptors, _, _ = socket.recv_fds(self.socket, 65_536, most, socket.MSG_CMSG_CLOEXEC)
         while not data.endswith(b"\n"):  # the only newline is the one behind the request
             more = self.socket.recv(1_048_576)
             if not more or len(data) > REQUEST_BYTES:
                 raise EOFError
             data += more
-        if len(descriptors) != DESCRIPTORS:
+        request = json.loads(data)
+        if len(descriptors) != DESCRIPTORS + request.get("inherited", 0):
             raise EOFError
-        return json.loads(data), descriptors
+        return request, descriptors
 
     def verbs(self) -> list[dict[str, Any]]:
         """Return the verbs that arrived; call it when the socket is readable. EOF sets `cut`."""
@@ -238,9 +247,7 @@ def become(request: dict[str, Any], descriptors: Sequence[int], failure: int, pa
         stage = "directory"
         os.fchdir(descriptors[3])
         stage = "descriptors"
-        for number in range(3):
-            os.dup2(descriptors[number], number)  # the received ones are all above 2
-        close_others(failure)
+        failure = place(descriptors, failure)
         if request["terminal"] == "controlling":
             stage = "terminal"
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # of the new session; 0: never stolen from another
@@ -269,9 +276,21 @@ def confine(cgroups: Iterable[str], rlimits: Iterable[Sequence[int]]) -> None:
         resource.setrlimit(number, (soft, hard))
 
 
-def close_others(kept: int) -> None:
-    """Close every descriptor above 2 but `kept`, which closes itself at execve."""
-    for first, last in ((3, kept - 1), (kept + 1, 0xFFFF_FFFF)):
+def place(descriptors: Sequence[int], failure: int) -> int:
+    """Give the program its descriptors as 0, 1, 2, and what it inherits as 3 and up; returns where `failure` is now."""
+    failure = fcntl.fcntl(failure, fcntl.F_DUPFD_CLOEXEC, HIGH)
+    inherited = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, HIGH) for descriptor in descriptors[DESCRIPTORS:]]
+    for number in range(3):
+        os.dup2(descriptors[number], number)  # the received ones are all above 2
+    for number, descriptor in enumerate(inherited, 3):
+        os.dup2(descriptor, number)
+    close_others(3 + len(inherited), failure)
+    return failure
+
+
+def close_others(above: int, kept: int) -> None:
+    """Close every descriptor from `above` on but `kept`, which closes itself at execve."""
+    for first, last in ((above, kept - 1), (kept + 1, 0xFFFF_FFFF)):
         if first <= last and _libc.syscall(SYS_CLOSE_RANGE, ctypes.c_uint(first), ctypes.c_uint(last), 0):
             os.closerange(first, min(last, os.sysconf("SC_OPEN_MAX")) + 1)  # a kernel before 5.9
 
@@ -319,7 +338,7 @@ def reap(command: int, line: Line, usage: Usage, *, asked: bool) -> tuple[bool, 
             line.tell(event="exited", code=code, asked=asked, usage=usage.report())
 
 
-def own(line: Line, command: int, *, hang_up: bool) -> None:
+def own(line: Line, command: int, *, layers: int, hang_up: bool) -> None:
     """Stay until nothing of the command's tree is left."""
     bell, usage = Bell(), Usage()
     deadline: float | None = None
@@ -334,7 +353,7 @@ def own(line: Line, command: int, *, hang_up: bool) -> None:
         for verb in line.verbs() if readable else ():
             end = time.monotonic() + max(0.0, float(verb["grace"]))
             deadline = end if deadline is None else min(deadline, end)
-            terminate(hang_up=hang_up)
+            terminate(layers, hang_up=hang_up)
         now = time.monotonic()
         condemned = line.cut or (now >= deadline if deadline is not None else exited)
         if condemned:
@@ -343,12 +362,16 @@ def own(line: Line, command: int, *, hang_up: bool) -> None:
         readable = bell.wait(None if line.cut else line.socket.fileno(), pause)
 
 
-def terminate(*, hang_up: bool) -> None:
+def terminate(layers: int, *, hang_up: bool) -> None:
     """Ask the whole tree to end; stopped processes are woken, or they could not hear it.
 
     With a terminal it is hung up too: an interactive shell ignores SIGTERM and means SIGHUP.
+    The first `layers` generations are a sandbox's own: if they ended, the rest would be killed unasked.
     """
-    pids = descendants(children(os.getpid()))
+    roots = children(os.getpid())
+    for _ in range(layers):
+        roots = [child for root in roots for child in children(root)]
+    pids = descendants(roots)
     for number in (*((signal.SIGHUP,) if hang_up else ()), signal.SIGTERM, signal.SIGCONT):
         for pid in pids:
             send(pid, number)
@@ -365,7 +388,7 @@ def monitor(control: socket.socket) -> NoReturn:
             raise EOFError
         command = start(line, request, descriptors)
         if command is not None:
-            own(line, command, hang_up=request["terminal"] != "none")
+            own(line, command, layers=request.get("layers", 0), hang_up=request["terminal"] != "none")
     except (EOFError, ConnectionError):
         pass  # the daemon went away or gave up before there was a command
     except Exception:

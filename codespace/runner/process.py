@@ -20,6 +20,7 @@ from codespace import limits
 from codespace.contract import ProcessState, SpawnRequest, Stream, Termination
 from codespace.errors import Refusal
 from codespace.runner import quota
+from codespace.runner.boxed import Boxed
 from codespace.runner.monitor import Monitor
 from codespace.runner.output import Output
 from codespace.runner.pipes import Pipes
@@ -45,6 +46,7 @@ class Process:
         wall_clock: Callable[[], float],
         held: quota.Held,
         spool: Spool | None,
+        boxed: Boxed | None = None,
     ) -> None:
         self.output = Output(spool=spool)
         self.stdin: Stdin | None = pipes.take_stdin(request)
@@ -60,12 +62,24 @@ class Process:
         self._pipes = pipes
         self._wall_clock = wall_clock
         self._held = held
+        self._boxed = boxed
+        self._planted: list[str] = []
         self._overruns = Overruns()
         self._ended_at: float | None = None
         self._code: int | None = None
         self._reason: Termination | None = None
         self._stuck = False
         self._scope = trio.CancelScope(shield=True)
+
+    @property
+    def sandbox(self) -> str:
+        """What it is locked into: `linux-sandbox` or `none`."""
+        return "none" if self._boxed is None else "linux-sandbox"
+
+    @property
+    def network(self) -> str:
+        """What is enforced on its network: `enforced` or `none`."""
+        return "none" if self._boxed is None else "enforced"
 
     @property
     def spool_folder(self) -> str | None:
@@ -86,6 +100,7 @@ class Process:
                     await self._live()
                     self._read_rest()
                     await self._look_at_limits()
+                    await self._look_for_planted()
                     # From here the spool ends by itself, in bounded time: nothing more will come.
         finally:
             self._finish()
@@ -94,6 +109,11 @@ class Process:
         """Learn what the kernel did for the limits, and let go of them; the tree is gone."""
         if self._held.cage.members:
             self._overruns = await trio.to_thread.run_sync(_look_and_close, self._held.cage, abandon_on_cancel=True)
+
+    async def _look_for_planted(self) -> None:
+        """Learn what a sandboxed run left that runs by itself on the host; bounded by limits.SANDBOX_SCAN_SECONDS."""
+        if self._boxed is not None:
+            self._planted = await trio.to_thread.run_sync(self._boxed.planted, abandon_on_cancel=True)
 
     async def _live(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -150,12 +170,13 @@ class Process:
         return self._reason or "exited"
 
     def _notes(self) -> tuple[str, ...]:
-        notes = []
+        notes = [] if self._boxed is None else list(self._boxed.notes)
         if self.ended.is_set() and self._stuck:
             notes.append(STUCK_NOTE)
         elif self.ended.is_set() and self._code is None:
             notes.append(LOST_NOTE)
         if self.ended.is_set():
+            notes += self._planted
             notes += quota.notes(self._held, self._code, self._overruns)
         spool = self.output.spool
         if spool is not None and spool.failure is not None:
@@ -186,7 +207,8 @@ class Process:
     def _hear(self, event: dict[str, Any]) -> None:
         self.usage = event.get("usage", self.usage)
         if event["event"] == "exited":
-            self._code = int(event["code"])
+            code = int(event["code"])
+            self._code = code if self._boxed is None else self._boxed.exit_code(code)
             if not event["asked"]:
                 self._reason = None  # it ended by itself before it could hear of the request
             self._ended_at = self._wall_clock()
@@ -227,6 +249,8 @@ class Process:
     def _finish(self) -> None:
         """Close everything and say that it is over."""
         self._monitor.close()
+        if self._boxed is not None:
+            self._boxed.close()
         if self.stdin is not None:
             self.stdin.close()
         self._read_rest()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import trio
 
@@ -11,6 +12,7 @@ from codespace import limits
 from codespace.contract import SpawnRequest, Workspace
 from codespace.errors import Refusal
 from codespace.runner import environment, program, quota
+from codespace.runner.boxed import Boxed
 from codespace.runner.homes import Homes
 from codespace.runner.keeper import Keeper
 from codespace.runner.monitor import Monitor
@@ -18,6 +20,7 @@ from codespace.runner.pipes import Pipes
 from codespace.runner.process import Process
 from codespace.runner.spools import Spools
 from codespace.runner.terminal import Terminal
+from codespace.sandbox.box import Sandbox
 from codespace.sandbox.limits import Mechanisms
 
 
@@ -41,6 +44,7 @@ class Starter:
         keeper: Keeper,
         wall_clock: Callable[[], float],
         umask: int | None,
+        sandbox: Sandbox | None = None,
     ) -> None:
         self._homes = homes
         self._spools = spools
@@ -48,6 +52,8 @@ class Starter:
         self._keeper = keeper
         self._wall_clock = wall_clock
         self._umask = _own_umask() if umask is None else umask
+        self._sandbox = sandbox
+        """None: every command runs without one."""
         self._looking_up = trio.CapacityLimiter(limits.SPAWN_THREADS)
 
     async def start(self, workspace: Workspace, request: SpawnRequest, cwd_fd: int) -> Process:
@@ -56,6 +62,10 @@ class Starter:
         Raises: Refusal PROCESS_SPAWN_FAILED, SHUTTING_DOWN; nothing runs then, a home may be left.
         Cancel: as an error.
         """
+        if self._sandbox is not None:
+            rung = await trio.to_thread.run_sync(self._sandbox.choose, workspace, limiter=self._looking_up)
+            if rung == "linux-sandbox":
+                return await self._start_boxed(self._sandbox, workspace, request, cwd_fd)
         prepared = await trio.to_thread.run_sync(
             _prepare, self._homes, self._mechanisms, workspace, request, cwd_fd, limiter=self._looking_up
         )
@@ -73,20 +83,49 @@ class Starter:
         spool = self._spools.open(request.process_id)
         return Process(request, monitor, pipes, self._wall_clock, prepared.held, spool)
 
+    async def _start_boxed(self, sandbox: Sandbox, workspace: Workspace, request: SpawnRequest, cwd_fd: int) -> Process:
+        boxed = await trio.to_thread.run_sync(Boxed.prepare, sandbox, workspace, request, limiter=self._looking_up)
+        try:
+            pipes = _open(request)
+            try:
+                descriptors = (*pipes.theirs, cwd_fd, *boxed.descriptors())
+                monitor, pid = await self._order(request, boxed.order(self._umask), descriptors)
+                try:
+                    await boxed.open(pid)
+                    pipes.let_go()
+                except BaseException:
+                    monitor.close()
+                    raise
+            except BaseException:
+                pipes.close()
+                raise
+        except BaseException:
+            boxed.close()
+            # The last processes may take a moment to be gone; the folders wait for them in a thread.
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.HOME_SECONDS):
+                await trio.to_thread.run_sync(boxed.held.cage.close, abandon_on_cancel=True)
+            raise
+        spool = self._spools.open(request.process_id)
+        return Process(request, monitor, pipes, self._wall_clock, boxed.held, spool, boxed)
+
     async def _ask(self, request: SpawnRequest, prepared: _Prepared, pipes: Pipes | Terminal, cwd_fd: int) -> Monitor:
-        """Have a monitor start the command; a second one only where the first cannot have started it."""
-        descriptors = (*pipes.theirs, cwd_fd)
+        """Have a monitor start the command itself."""
         order = {
             "program": prepared.program,
             "argv": request.argv,
             "env": prepared.env,
             "umask": self._umask,
-            # The one place where it is chosen who takes a terminal: a sandbox's own program must not
-            # (Ctrl-C would end it), so there it would be `lent`, and taken inside by `setsid --ctty`.
+            # A sandbox's own program must not take it (Ctrl-C would end it): there it is `lent`.
             "terminal": "controlling" if pipes.is_terminal else "none",
             "cgroups": prepared.held.cage.members,
             "rlimits": prepared.held.rlimits,
         }
+        return (await self._order(request, order, (*pipes.theirs, cwd_fd)))[0]
+
+    async def _order(
+        self, request: SpawnRequest, order: Mapping[str, Any], descriptors: Sequence[int]
+    ) -> tuple[Monitor, int]:
+        """Have a monitor start a program; a second one only where the first cannot have started it."""
         for _ in range(2):
             monitor = Monitor(await self._keeper.monitor())
             try:
@@ -96,7 +135,7 @@ class Starter:
                 raise
             if event is not None and event["event"] == "started":
                 self._keeper.lay_by()
-                return monitor
+                return monitor, int(event["pid"])
             monitor.close()
             if event is not None:
                 raise program.spawn_failure(request.argv[0], str(event["stage"]), int(event["errno"]))

@@ -23,6 +23,7 @@ from codespace.runner.process import Process, exited_refusal
 from codespace.runner.spools import Spools
 from codespace.runner.starter import Starter
 from codespace.runner.stdin import StdinClosed, check_size
+from codespace.sandbox.box import Sandbox
 
 
 class Supervisor:
@@ -35,6 +36,7 @@ class Supervisor:
         spool_bytes: Most output of all processes on disk.
         process_spool_bytes: Most output of one process on disk; 0: none.
         umask: Of commands; the daemon's own where left out.
+        sandbox: What commands are locked into where it can be had; None for no sandbox at all.
     At the end of the block all trees get SIGTERM, a short grace, SIGKILL, under limits.STOP_END_SECONDS.
     """
 
@@ -47,6 +49,7 @@ class Supervisor:
         spool_bytes: int = limits.SPOOL_BYTES,
         process_spool_bytes: int = limits.PROCESS_SPOOL_BYTES,
         umask: int | None = None,
+        sandbox: Sandbox | None = None,
     ) -> None:
         self._state_dir = state_dir
         self._wall_clock = wall_clock
@@ -54,6 +57,7 @@ class Supervisor:
         self._spool_bytes = spool_bytes
         self._process_spool_bytes = process_spool_bytes
         self._umask = umask
+        self._sandbox = sandbox
         self._processes: dict[str, Process] = {}
         self._starting: set[str] = set()
         self._stopping = False
@@ -74,7 +78,7 @@ class Supervisor:
         self._homes, self._spools = await trio.to_thread.run_sync(self._open_folders)
         self._mechanisms = await trio.to_thread.run_sync(quota.look)
         self._starter = Starter(
-            self._homes, self._spools, self._mechanisms, self._keeper, self._wall_clock, self._umask
+            self._homes, self._spools, self._mechanisms, self._keeper, self._wall_clock, self._umask, self._sandbox
         )
         try:
             async with trio.open_nursery() as self._nursery:
@@ -178,7 +182,12 @@ class Supervisor:
             raise Refusal("SHUTTING_DOWN", "The daemon is stopping. The command was ended at once.")
         self._processes[request.process_id] = process
         self._nursery.start_soon(self._drive, process, request.process_id)
-        return Spawned(started_at=process.started_at, sandbox="none", network="none", spool=process.spool_folder)
+        return Spawned(
+            started_at=process.started_at,
+            sandbox=process.sandbox,
+            network=process.network,
+            spool=process.spool_folder,
+        )
 
     async def _drive(self, process: Process, process_id: str) -> None:
         await process.run()

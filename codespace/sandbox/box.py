@@ -16,6 +16,7 @@ from codespace.contract import Workspace
 from codespace.errors import Refusal
 from codespace.sandbox import git, orphans, plan, probe, report, scan, seccomp
 from codespace.sandbox import limits as cgroups
+from codespace.sandbox.limits import Cage
 from codespace.sandbox.plan import Plan, Planted
 from codespace.sandbox.probe import Rung, Standing
 from codespace.sandbox.scan import Inventory
@@ -41,10 +42,15 @@ class Prepared:
         """What the result of this run should say from the start."""
         return self.plan.notes
 
-    def launch(self) -> Launch:
-        """Return its descriptors and command line. Raises: Refusal SANDBOX_UNAVAILABLE."""
+    def launch(self, cage: Cage | None = None) -> Launch:
+        """Return its descriptors and command line.
+
+        Args:
+            cage: The run's cgroup, where the caller keeps one.
+        Raises: Refusal SANDBOX_UNAVAILABLE.
+        """
         try:
-            return Launch(self.equipment, self.plan)
+            return Launch(self.equipment, self.plan, cage)
         except (OSError, seccomp.Missing) as error:
             raise unavailable(f"it could not be prepared ({error})") from error
 

@@ -127,6 +127,8 @@ class Cage:
 
     def close(self) -> None:
         """Remove the folders; one that the kernel has not done with is removed with a later run's, or by a sweep."""
+        if not self._folders:
+            return
         Cage._left.update(self._folders)
         self._folders.clear()
         for attempt in range(_ATTEMPTS):

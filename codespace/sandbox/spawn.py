@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from codespace import limits
-from codespace.sandbox import argv, pidmax, seccomp, submounts
+from codespace.sandbox import argv, pidinfo, pidmax, seccomp, submounts
 from codespace.sandbox.argv import GATE_CLOSED, GATE_FD, INFO_FD, SECCOMP_FD
 from codespace.sandbox.limits import Cage, Carried, Mechanisms
 from codespace.sandbox.plan import Mount, Plan
@@ -64,8 +64,13 @@ class Equipment:
 class Launch:
     """The descriptors and the first process of one run."""
 
-    def __init__(self, equipment: Equipment, plan: Plan) -> None:
-        """Open the descriptors and make the cgroup. Blocks for a moment. Raises: OSError, seccomp.Missing."""
+    def __init__(self, equipment: Equipment, plan: Plan, cage: Cage | None = None) -> None:
+        """Open the descriptors and make the cgroup. Blocks for a moment.
+
+        Args:
+            cage: The run's cgroup, where the caller keeps one; closing it stays with the caller.
+        Raises: OSError, seccomp.Missing.
+        """
         self.plan = plan
         self.argv = argv.bubblewrap(equipment.bubblewrap, plan)
         self.env = argv.environment(plan)
@@ -74,10 +79,13 @@ class Launch:
         self.pid: int | None = None
         """Process 1 of the sandbox, as the host counts."""
         self.pidfd: int | None = None
+        self._command: int | None = None
         self._pid_max = equipment.mechanisms.pid_max_for(plan.quota)
         with contextlib.ExitStack() as undo:
-            self._cage = Cage(equipment.mechanisms, plan.quota)
-            undo.callback(self._cage.close)
+            self._owned = Cage(equipment.mechanisms, plan.quota) if cage is None else None
+            self._cage = cage or self._owned
+            if self._owned is not None:
+                undo.callback(self._owned.close)
             filtering = _filled(seccomp.program())
             undo.callback(os.close, filtering)
             self._info, told = os.pipe()
@@ -127,7 +135,8 @@ class Launch:
         """Put the run under its limits. Blocks for a few milliseconds. Raises: NotStarted."""
         assert self.pid is not None
         try:
-            self._cage.admit(self.pid)
+            if self._cage is not None:
+                self._cage.admit(self.pid)
             if self._pid_max is not None:
                 pidmax.limit(self.pid, self._pid_max)
         except OSError as error:
@@ -143,6 +152,7 @@ class Launch:
                 raise NotStarted("mounts", "bubblewrap could not set up the sandbox")
             heard += block
         self._verify()
+        self._hold_command()
 
     def release(self) -> None:
         """Open the gate: the command begins. Raises: NotStarted where nothing is behind it any more."""
@@ -157,13 +167,32 @@ class Launch:
         """Let go of everything; an unopened gate stays shut for ever. Call it once the tree is gone."""
         self.let_go()
         self._gate.close()
-        for descriptor in (self._info, self.pidfd):
+        for descriptor in (self._info, self.pidfd, self._command):
             if descriptor is not None and descriptor >= 0:
                 os.close(descriptor)
-        self._info, self.pidfd = -1, None
-        self._cage.close()
+        self._info, self.pidfd, self._command = -1, None, None
+        if self._owned is not None:
+            self._owned.close()
+
+    def exit_code(self, told: int) -> int:
+        """Return how the command ended, negative for a signal, where bubblewrap ended with `told`.
+
+        bubblewrap tells of a signal as a shell does, by 128 and the number. The kernel knows better since 6.15; on an
+        older one, a number above 128 that could be a signal is taken for one. Call it before `close`.
+        """
+        known = None if self._command is None else pidinfo.exit_code(self._command)
+        if known is not None:
+            return known
+        number = told - 128
+        return -number if number in signal.valid_signals() else told
 
     # --- seeing ---
+
+    def _hold_command(self) -> None:
+        """Hold on to the gate, which becomes the command."""
+        with contextlib.suppress(OSError), open(f"/proc/{self.pid}/task/{self.pid}/children", "rb") as children:
+            for child in children.read().split()[:1]:
+                self._command = os.pidfd_open(int(child))
 
     def _verify(self) -> None:
         """Compare the sandbox's mounts with the plan's: a name that was swapped for a link has led elsewhere."""
@@ -264,9 +293,12 @@ def _parent_of(pid: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended. `code` is bubblewrap's: that of the command, 128 and the number for a signal."""
+    """How a run ended."""
 
     code: int
+    """bubblewrap's own: that of the command, 128 and the number for a signal."""
+    ended: int | None = None
+    """The command's, negative for a signal."""
     cut: bool = False
     """It was ended at the deadline."""
 
@@ -308,7 +340,8 @@ def run(
             end(bubblewrap)
         _, status = os.waitpid(bubblewrap, 0)
         bubblewrap = None
-        return Outcome(os.waitstatus_to_exitcode(status), cut)
+        code = os.waitstatus_to_exitcode(status)
+        return Outcome(code, launch.exit_code(code), cut)
     except NotStarted as problem:
         if bubblewrap is not None and _ended(bubblewrap, limits.SANDBOX_CLOSING_SECONDS, until):
             problem.code = os.waitstatus_to_exitcode(os.waitpid(bubblewrap, 0)[1])

@@ -1,0 +1,150 @@
+"""A command in the sandbox: bubblewrap is started by a monitor like any other program, and its gate opened here.
+
+The monitor owns bubblewrap, and through it everything inside: whatever ends the monitor's lifeline ends
+the sandbox. Until `open` has returned, no command exists.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final
+
+import trio
+
+from codespace import limits
+from codespace.contract import SpawnRequest, Workspace
+from codespace.display import display
+from codespace.errors import Refusal
+from codespace.runner import environment, quota
+from codespace.runner.protected import protected_paths
+from codespace.sandbox.box import HOME, Prepared, Sandbox, unavailable
+from codespace.sandbox.spawn import Launch, NotStarted
+
+LAYERS: Final = 2
+"""Generations of the tree that are bubblewrap's own: itself, and process 1 inside."""
+Door = Callable[[int], Awaitable[None]]
+"""Called with the pid of process 1 while the gate is shut: a proxy makes its listener there and opens its door."""
+
+
+class Boxed:
+    """One sandboxed command, from its preparation to its end."""
+
+    def __init__(self, prepared: Prepared, held: quota.Held, launch: Launch) -> None:
+        self.held = held
+        self.notes = prepared.notes
+        self._prepared = prepared
+        self._launch = launch
+
+    @classmethod
+    def prepare(cls, sandbox: Sandbox, workspace: Workspace, request: SpawnRequest) -> Boxed:
+        """Look at the root and open what the start needs. Blocks: for a thread.
+
+        Raises: Refusal SANDBOX_UNAVAILABLE, PROCESS_SPAWN_FAILED; nothing is left then.
+        """
+        prepared = sandbox.prepare(
+            workspace,
+            command=request.argv,
+            cwd=request.cwd,
+            env=environment.build(workspace.env, request.env, HOME, terminal=request.tty),
+            protected=protected_paths(workspace),
+            tty=request.tty,
+        )
+        try:
+            held = quota.hold(prepared.equipment.mechanisms, workspace)
+        except OSError as error:
+            raise unavailable(f"its limits could not be put in force ({error.strerror})") from error
+        try:
+            return cls(prepared, held, prepared.launch(held.cage))
+        except BaseException:
+            held.cage.close()
+            raise
+
+    def order(self, umask: int) -> dict[str, Any]:
+        """Return what the monitor is told to start."""
+        return {
+            "program": self._launch.argv[0],
+            "argv": self._launch.argv,
+            "env": self._launch.env,
+            "umask": umask,
+            "terminal": "lent" if self._prepared.plan.tty else "none",
+            "cgroups": [],
+            "rlimits": self.held.rlimits,
+            "inherited": len(self._launch.inherited),
+            "layers": LAYERS,
+        }
+
+    def descriptors(self) -> list[int]:
+        """Return what bubblewrap inherits, as its 3, 4 and so on."""
+        return [self._launch.inherited[number] for number in sorted(self._launch.inherited)]
+
+    async def open(self, bubblewrap: int, door: Door | None = None) -> None:
+        """See the sandbox set up, put it under its limits, and release the command.
+
+        Args:
+            bubblewrap: Its pid.
+            door: Opens the way out of a networked run.
+        Raises: Refusal SANDBOX_UNAVAILABLE, PROCESS_SPAWN_FAILED; the command was not released then, and the
+            caller ends bubblewrap.
+        Cancel: as an error.
+        """
+        self._launch.let_go()
+        try:
+            with trio.fail_after(limits.SANDBOX_START_SECONDS):
+                await _walk(self._launch.started(bubblewrap))
+                await trio.to_thread.run_sync(self._launch.limit)
+                if door is not None:
+                    assert self._launch.pid is not None
+                    await door(self._launch.pid)
+                await _walk(self._launch.ready())
+                if await trio.to_thread.run_sync(self._launch.missing_program):
+                    raise self._not_inside()
+                self._launch.release()
+        except trio.TooSlowError:
+            raise unavailable(f"it took over {limits.SANDBOX_START_SECONDS:g} s to set up", retry=True) from None
+        except NotStarted as problem:
+            raise unavailable(f"it could not be set up ({problem.stage}: {problem.cause})", retry=True) from problem
+
+    def exit_code(self, told: int) -> int:
+        """Return how the command ended, negative for a signal, where bubblewrap ended with `told`."""
+        return self._launch.exit_code(told)
+
+    def planted(self) -> list[str]:
+        """Look at the root after the run and return what to say of what it planted. Blocks: for a thread."""
+        try:
+            found = self._prepared.planted()
+        except Refusal as refusal:
+            return [f"Whether the run left git directories or protected files is not known: {refusal.message}"]
+        if not found:
+            return []
+        shown = ", ".join(display(one.path, limit=200) for one in found[: limits.SANDBOX_SHOWN])
+        more = f" and {len(found) - limits.SANDBOX_SHOWN} more" if len(found) > limits.SANDBOX_SHOWN else ""
+        loud = " Some lie where a program of the host's runs them next." if any(one.loud for one in found) else ""
+        return [f"This run made what git, editors or agents run by themselves on the host: {shown}{more}.{loud}"]
+
+    def close(self) -> None:
+        """Let go of all descriptors; a gate that is not open stays shut. The cgroup stays with `held`."""
+        self._launch.close()
+
+    def _not_inside(self) -> Refusal:
+        name = self._prepared.plan.command[0]
+        outside = (
+            os.path.exists(name)
+            if "/" in name
+            else any(
+                os.path.exists(os.path.join(folder, name))
+                for folder in self._prepared.plan.env.get("PATH", "").split(":")
+            )
+        )
+        why = "it is on this machine but not visible in the sandbox" if outside else "there is no such program inside"
+        return Refusal(
+            "PROCESS_SPAWN_FAILED",
+            f"{display(name, limit=200)!r} cannot be started: {why}. Nothing was started.",
+            next_step="Use a program of /usr or of the workspace, or ask the operator to add its directory to "
+            "`readable_paths` and, for a bare name, to PATH in `env`.",
+        )
+
+
+async def _walk(steps: Iterator[int]) -> None:
+    for descriptor in steps:
+        await trio.lowlevel.wait_readable(descriptor)
