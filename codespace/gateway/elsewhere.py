@@ -136,7 +136,8 @@ class Elsewhere:
         found = [
             operation
             for operation in await self._ledger.list(kind="exec")
-            if operation.process_id not in but and operation.state not in _NEVER_RAN
+            if operation.process_id is not None and operation.process_id not in but
+            if operation.state not in _NEVER_RAN
             if (workspace := self._workspace(operation)) is not None and workspace_id in (None, workspace.id)
             if not self._is_past_retention(operation)
         ]

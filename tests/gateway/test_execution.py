@@ -58,6 +58,9 @@ async def test_a_request_that_is_cancelled_anywhere_leaves_a_process_that_can_be
                     env=None,
                     stdin=None,
                     open_stdin=False,
+                    tty=False,
+                    rows=24,
+                    cols=80,
                     timeout_seconds=None,
                     wait_seconds=10,
                     operation_key=key,
@@ -125,11 +128,13 @@ async def test_a_stop_ends_commands_and_records_each_end() -> None:
 
 async def test_a_key_whose_process_is_of_an_earlier_life_tells_its_end_and_starts_nothing() -> None:
     async with open_bench() as bench:
-        await start(bench, "sh", "-c", "echo x >> ran", operation_key="k")
+        command = ("sh", "-c", "echo x >> ran; echo told; exit 3")
+        first = await start(bench, *command, operation_key="k")
         await bench.restart()
-        with pytest.raises(Refusal) as caught:
-            await start(bench, "sh", "-c", "echo x >> ran", operation_key="k")
-        assert caught.value.code == "PROCESS_NOT_FOUND"
+        again = await start(bench, *command, operation_key="k")
+        assert (again["replayed"], again["dispatch_status"]) == (True, "confirmed")
+        for name in ("process_id", "operation_id", "chunk", "eof", "exit_code", "started_at", "ended_at", "resources"):
+            assert again[name] == first[name], name
         assert tree(bench.root) == {"ran": b"x\n"}
 
 

@@ -1,0 +1,151 @@
+"""Processes of other daemons on the same database, of dead ones, and those that memory let go of."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from codespace import limits
+from codespace.errors import Refusal
+from codespace.runner.inprocess import open_runner
+from codespace.testing import Bench, open_bench
+from codespace.testing.bench import Bench as Daemon
+from codespace.testing.site import Site
+
+
+@asynccontextmanager
+async def beside(bench: Bench, site: Site | None = None) -> AsyncIterator[Daemon]:
+    """Run a second daemon on the same folders."""
+    async with trio.open_nursery() as nursery:
+        other = Daemon(site or bench.site, "legacy", nursery, open_runner)
+        await other.start()
+        try:
+            yield other
+        finally:
+            await other.stop()
+
+
+async def refused(code: str, bench: Bench, tool: str, **arguments: Any) -> Refusal:
+    with pytest.raises(Refusal) as caught:
+        await bench.call(tool, **arguments)
+    assert caught.value.code == code, caught.value
+    return caught.value
+
+
+async def spooled(bench: Bench, process_id: str, text: str) -> str:
+    """Return the output that another daemon reads, once `text` is in it."""
+    seen, cursor = "", 0
+    with trio.fail_after(20):
+        while text not in seen:
+            chunk = await bench.call("read_process", process_id=process_id, cursor=cursor, wait_seconds=10)
+            seen, cursor = seen + chunk["chunk"], chunk["cursor"]
+    return seen
+
+
+async def test_any_daemon_lists_reads_and_ends_a_process_of_another() -> None:
+    async with open_bench() as bench, beside(bench) as other:
+        script = "echo one; read line; echo two"
+        started = await bench.call("exec_command", command=["sh", "-c", script], open_stdin=True, wait_seconds=0)
+        process_id = started["process_id"]
+        assert await spooled(other, process_id, "one\n") == "one\n"
+        (listed,) = (await other.call("list_processes"))["processes"]
+        assert (listed["process_id"], listed["state"]) == (process_id, "running")
+        assert "Another daemon" in listed["notes"][0]
+        assert (await other.call("process_status", process_id=process_id))["state"] == "running"
+        ended = await other.call("terminate_process", process_id=process_id, grace_seconds=1)
+        assert (ended["state"], ended["termination"]) == ("exited", "terminated")
+        own = await bench.call("process_status", process_id=process_id)
+        assert own["termination"] == "terminated"
+
+
+async def test_a_reader_at_another_daemon_is_woken_by_new_output_and_by_the_end() -> None:
+    async with open_bench() as bench, beside(bench) as other:
+        started = await bench.call("exec_command", command=["cat"], open_stdin=True, wait_seconds=0)
+        process_id = started["process_id"]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(spooled, other, process_id, "typed later")
+            await bench.call("write_stdin", process_id=process_id, data="typed later")
+        await bench.call("write_stdin", process_id=process_id, data="", eof=True)
+        with trio.fail_after(20):
+            chunk = await other.call("read_process", process_id=process_id, cursor=11, wait_seconds=50)
+        assert (chunk["state"], chunk["exit_code"], chunk["eof"], chunk["chunk"]) == ("exited", 0, True, "")
+
+
+async def test_only_the_owner_can_write_to_a_process_or_resize_it() -> None:
+    async with open_bench() as bench, beside(bench) as other:
+        started = await bench.call("exec_command", command=["cat"], tty=True, wait_seconds=0)
+        process_id = started["process_id"]
+        for tool, arguments in (("write_stdin", {"data": "x"}), ("resize_process", {"rows": 10, "cols": 10})):
+            assert (
+                "Another daemon"
+                in (await refused("PROCESS_NOT_FOUND", other, tool, process_id=process_id, **arguments)).message
+            )
+        await bench.call("terminate_process", process_id=process_id)
+        said = await refused("PROCESS_EXITED", other, "write_stdin", process_id=process_id, data="x")
+        assert (said.details or {})["termination"] == "terminated"
+
+
+async def test_a_process_in_a_root_that_is_not_registered_here_is_not_told_of(tmp_path: Path) -> None:
+    async with open_bench() as bench:
+        strange = Site(tmp_path)
+        strange.add_workspace("main")
+        strange.extra_environ["CODESPACE_OPERATIONS_DB"] = bench.daemon.settings.database
+        async with beside(bench, strange) as other:
+            started = await bench.call("exec_command", command=["echo", "x"])
+            await refused("PROCESS_NOT_FOUND", other, "read_process", process_id=started["process_id"])
+            assert (await other.call("list_processes"))["processes"] == []
+
+
+async def test_a_read_only_registration_reads_and_does_not_end(tmp_path: Path) -> None:
+    async with open_bench() as bench:
+        site = Site(tmp_path)
+        site.add_workspace("main", root=bench.root, profile="read-only")
+        site.extra_environ["CODESPACE_OPERATIONS_DB"] = bench.daemon.settings.database
+        async with beside(bench, site) as other:
+            started = await bench.call("exec_command", command=["sleep", "600"], wait_seconds=0)
+            await refused("UNAUTHORIZED", other, "terminate_process", process_id=started["process_id"])
+            assert (await other.call("process_status", process_id=started["process_id"]))["state"] == "running"
+
+
+async def test_output_and_exit_record_stay_readable_after_a_restart() -> None:
+    async with open_bench() as bench:
+        script = "seq 100000; echo err >&2; exit 3"
+        first = await bench.call("exec_command", command=["sh", "-c", script])
+        await bench.restart()
+        status = await bench.call("process_status", process_id=first["process_id"])
+        for name in ("exit_code", "started_at", "ended_at", "resources", "termination"):
+            assert status[name] == first[name]
+        text, cursor, eof = "", 0, False
+        while not eof:
+            chunk = await bench.call("read_process", process_id=first["process_id"], cursor=cursor, stream="stdout")
+            text, cursor, eof = text + chunk["chunk"], chunk["cursor"], chunk["eof"]
+        assert text == "".join(f"{number}\n" for number in range(1, 100_001))
+        assert [each["process_id"] for each in (await bench.call("list_processes"))["processes"]] == [
+            first["process_id"]
+        ]
+
+
+async def test_past_its_retention_a_process_is_not_found_and_its_end_still_is() -> None:
+    async with open_bench(options={"retention_seconds": 60}) as bench:
+        first = await bench.call("exec_command", command=["echo", "x"])
+        await bench.restart()
+        bench.advance(61)
+        said = await refused("PROCESS_NOT_FOUND", bench, "read_process", process_id=first["process_id"])
+        assert "operation_status" in said.next_step
+        status = await bench.call("operation_status", operation_id=said.operation_id)
+        assert status["outcome"]["exit_code"] == 0
+        assert (await bench.call("list_processes"))["processes"] == []
+
+
+async def test_what_memory_lets_go_of_is_read_from_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "RETAINED_PROCESSES", 2)
+    async with open_bench() as bench:
+        ids = [(await bench.call("exec_command", command=["echo", str(number)]))["process_id"] for number in range(5)]
+        for number, process_id in enumerate(ids):
+            chunk = await bench.call("read_process", process_id=process_id)
+            assert (chunk["chunk"], chunk["exit_code"], chunk["eof"]) == (f"{number}\n", 0, True)
