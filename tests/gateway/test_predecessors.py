@@ -1,0 +1,170 @@
+"""What a daemon that died left in a root is settled by whoever takes the root next, from its own state directory."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from codespace import limits
+from codespace.contract import Workspace
+from codespace.errors import Refusal
+from codespace.runner.patcher import Patcher
+from codespace.testing import Bench, open_bench
+from codespace.testing.site import tree
+
+UPDATE = "*** Begin Patch\n*** Update File: a\n@@\n-one\n+two\n*** Update File: b\n@@\n-one\n+two\n*** End Patch"
+NEXT = "*** Begin Patch\n*** Add File: next\n+next\n*** End Patch"
+FILES = {"a": "one\n", "b": "one\n"}
+
+
+def insert(database: str, table: str, **row: Any) -> None:
+    with sqlite3.connect(database) as db:
+        db.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", tuple(row.values()))
+    db.close()
+
+
+async def cut_off(
+    bench: Bench, state_dir: Path, *, verbs: int, state: str, created_at: float, root: Path | None = None
+) -> str:
+    """Leave what a daemon with another state directory left that died after so many verbs of a patch."""
+    operation_id = f"op-{state}-{verbs}-{len(list(state_dir.glob('journal/*')))}"
+    workspace = replace(Workspace("main", str(root or bench.root)), profile="workspace-write")
+    async with Patcher(str(state_dir)) as patcher:
+        await patcher.plan(workspace, operation_id, UPDATE, {})
+        for verb in (patcher.stage, patcher.install, patcher.verify)[:verbs]:
+            await verb(workspace, operation_id)
+    database = bench.daemon.settings.database
+    insert(
+        database,
+        "instances",
+        id=f"inst-{operation_id}",
+        pid=1,
+        started_at=1.0,
+        state_dir=str(state_dir),
+        lock_path=str(state_dir / "no-such-lock"),
+        roots="[]",
+    )
+    insert(
+        database,
+        "operations",
+        id=operation_id,
+        kind="patch",
+        tool="apply_patch",
+        workspace_id="main",
+        root=workspace.root,
+        operation_key=f"key {operation_id}",
+        fingerprint="f",
+        state=state,
+        instance_id=f"inst-{operation_id}",
+        created_at=created_at,
+        finished_at=created_at if state == "applied" else None,
+        files="[]",
+        changes="[]",
+    )
+    return operation_id
+
+
+async def status_of(bench: Bench, operation_id: str) -> str:
+    return str((await bench.call("operation_status", operation_id=operation_id))["status"])
+
+
+def staged(root: Path) -> list[str]:
+    return [name for name in os.listdir(root) if name.startswith(".codespace-")]
+
+
+@pytest.mark.parametrize(
+    ("verbs", "state", "ends_as"),
+    [(1, "snapshotting", "rejected"), (1, "applying", "failed_rolled_back"), (2, "applying", "applied")],
+)
+async def test_the_next_patch_in_the_root_settles_it_first(
+    verbs: int, state: str, ends_as: str, tmp_path: Path
+) -> None:
+    async with open_bench(files=FILES) as bench:
+        left = await cut_off(bench, tmp_path, verbs=verbs, state=state, created_at=bench.clock())
+        assert staged(bench.root)
+        assert (await bench.call("apply_patch", patch=NEXT))["status"] == "applied"
+        assert await status_of(bench, left) == ends_as
+        wanted = b"two\n" if ends_as == "applied" else b"one\n"
+        assert tree(bench.root) == {"a": wanted, "b": wanted, "next": b"next\n"}
+        assert staged(bench.root) == []
+        kept = tmp_path / "journal" / left
+        assert kept.exists() == (ends_as == "applied")
+        if ends_as == "applied":
+            undone = await bench.call("operation_undo", operation_id=left)
+            assert undone["status"] == "applied"
+
+
+async def test_a_patch_that_was_finished_and_not_tidied_up_behind_is_swept_at_the_next_start(tmp_path: Path) -> None:
+    async with open_bench(files=FILES) as bench:
+        await cut_off(bench, tmp_path, verbs=3, state="applied", created_at=bench.clock())
+        assert staged(bench.root)
+        await bench.restart()
+        assert staged(bench.root) == []
+        assert tree(bench.root) == {"a": b"two\n", "b": b"two\n"}
+
+
+async def test_one_that_is_older_than_a_day_waits_for_the_operator_and_blocks_nobody(tmp_path: Path) -> None:
+    async with open_bench(files=FILES) as bench:
+        created_at = bench.clock() - limits.JOURNAL_AGE_SECONDS - 60
+        left = await cut_off(bench, tmp_path, verbs=2, state="applying", created_at=created_at)
+        await bench.restart()
+        for _ in range(2):
+            assert await status_of(bench, left) == "unknown"
+            patch = NEXT.replace("File: next", f"File: next{os.urandom(3).hex()}")
+            assert (await bench.call("apply_patch", patch=patch))["status"] == "applied"
+        assert (bench.root / "a").read_text() == "two\n"
+
+
+async def test_one_in_a_root_that_is_not_registered_is_unknown_until_it_is(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for name, text in FILES.items():
+        (elsewhere / name).write_text(text)
+    async with open_bench() as bench:
+        left = await cut_off(
+            bench, tmp_path / "state", verbs=1, state="applying", created_at=bench.clock(), root=elsewhere
+        )
+        await bench.restart()
+        assert await status_of(bench, left) == "unknown"
+        bench.site.add_workspace("back", root=elsewhere)
+        await bench.restart()
+        assert await status_of(bench, left) == "failed_rolled_back"
+        assert tree(elsewhere) == {"a": b"one\n", "b": b"one\n"}
+
+
+async def test_one_in_a_root_that_is_another_directory_by_now_is_unknown_until_the_root_is_back(tmp_path: Path) -> None:
+    async with open_bench(files=FILES) as bench:
+        left = await cut_off(bench, tmp_path, verbs=2, state="applying", created_at=bench.clock())
+        await bench.stop()
+        bench.root.rename(bench.root.with_name("away"))
+        bench.root.mkdir()
+        (bench.root / "a").write_text("another project\n")
+        await bench.start()
+        assert await status_of(bench, left) == "unknown"
+        assert tree(bench.root) == {"a": b"another project\n"}
+        await bench.stop()
+        (bench.root / "a").unlink()
+        bench.root.rmdir()
+        bench.root.with_name("away").rename(bench.root)
+        await bench.start()
+        assert await status_of(bench, left) == "applied"
+
+
+async def test_the_patch_of_a_daemon_that_lives_is_never_settled_by_another(tmp_path: Path) -> None:
+    async with open_bench(files=FILES) as bench:
+        left = await cut_off(bench, tmp_path, verbs=2, state="applying", created_at=bench.clock())
+        lock = tmp_path / "no-such-lock"
+        lock.touch()
+
+        with lock.open() as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            assert (await bench.call("apply_patch", patch=NEXT))["status"] == "applied"
+            assert await status_of(bench, left) == "applying"
+            with pytest.raises(Refusal):
+                await bench.call("operation_undo", operation_id=left)
