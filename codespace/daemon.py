@@ -23,13 +23,16 @@ from codespace.gateway.admission import Admission
 from codespace.gateway.audit import Audit
 from codespace.gateway.elsewhere import Elsewhere
 from codespace.gateway.execution import Execution
+from codespace.gateway.feeding import Feeding
 from codespace.gateway.gate import Gate
+from codespace.gateway.grants import Grants
 from codespace.gateway.holds import Holds
 from codespace.gateway.inbox import Inbox as GatewayInbox
 from codespace.gateway.instances import Instances
 from codespace.gateway.ledger import Ledger
 from codespace.gateway.neighbours import Neighbours
 from codespace.gateway.occupancy import Occupancy
+from codespace.gateway.operator import Operator
 from codespace.gateway.patching import Patching
 from codespace.gateway.polls import Polls
 from codespace.gateway.processes import Processes
@@ -57,6 +60,7 @@ class Daemon:
 
     Attributes:
         inbox: What the operator's door calls.
+        operator: Decides holds and grants, for the doors of the operator.
         exposed: Groups of tools to offer.
         transports: Doors that are open; workspace_info tells them.
         stopping: Set when the stop begins: doors close.
@@ -67,6 +71,7 @@ class Daemon:
         settings: Settings,
         gate: Gate,
         inbox: Inbox,
+        operator: Operator,
         polls: Polls,
         occupancy: Occupancy,
         transports: list[str],
@@ -74,6 +79,7 @@ class Daemon:
         self.settings = settings
         self.tools: Tools = gate
         self.inbox = inbox
+        self.operator = operator
         self.exposed = _exposed(settings)
         self.transports = transports
         self.stopping = trio.Event()
@@ -145,13 +151,9 @@ async def _open_gateway(
             holds = Holds(
                 store, ledger, chain, drivers, wall_clock, own, polls, settings.approval_expiry_seconds, leftovers.tell
             )
-            recovery = Recovery(
-                instances, ledger, holds, Settlement(ledger, occupancy, runner, registry, wall_clock)
-            )
+            recovery = Recovery(instances, ledger, holds, Settlement(ledger, occupancy, runner, registry, wall_clock))
             planning = {"apply_patch": plan_patch(runner), "operation_undo": Undo(runner, ledger, instances).plan}
-            patching = Patching(
-                runner, ledger, occupancy, drivers, wall_clock, own, leftovers.tell, recovery, planning
-            )
+            patching = Patching(runner, ledger, occupancy, drivers, wall_clock, own, leftovers.tell, recovery, planning)
             runs = Runs(runner)
             settlement = Settlement(ledger, occupancy, runner, registry, wall_clock)
             stops = Stops(store, wall_clock, own)
@@ -160,12 +162,19 @@ async def _open_gateway(
             )
             processes = Processes(runner, runs, elsewhere, polls)
             execution = Execution(runner, ledger, occupancy, drivers, wall_clock, own, runs, processes, leftovers.tell)
+            grants = Grants(store, ledger, chain, wall_clock, own)
             admission = Admission(
                 registry,
                 ledger,
                 holds,
+                grants,
                 Fingerprints(store.secret("fingerprint")),
-                {"apply_patch": patching, "operation_undo": patching, "exec_command": execution},
+                {
+                    "apply_patch": patching,
+                    "operation_undo": patching,
+                    "exec_command": execution,
+                    "write_stdin": Feeding(processes),
+                },
             )
             transports: list[str] = []
             facts = _server_facts(_exposed(settings), transports)
@@ -173,11 +182,14 @@ async def _open_gateway(
             stop_commands = partial(execution.end_all, limits.GRACE_SECONDS)
             inbox = GatewayInbox(store, chain, works, drivers, stop_commands, wall_clock)
             gate = Gate(registry, runner, ledger, holds, patching, processes, admission, works, facts)
-            daemon = Daemon(settings, gate, inbox, polls, occupancy, transports)
+            operator = Operator(store, ledger, holds, grants, settings.workspaces)
+            daemon = Daemon(settings, gate, inbox, operator, polls, occupancy, transports)
             await recovery.run()
             await works.settle_all()
             await _note(store, ledger, own, "started")
             drivers.start_soon(stops.hear, lambda: runs.any_live, processes.serve, drivers)
+            drivers.start_soon(holds.tend)
+            drivers.start_soon(grants.tend)
             drivers.start_soon(recovery.tend, leftovers, lambda: patching.under_way | execution.under_way)
             drivers.start_soon(prune, runner, settings.snapshot_bytes, settings.snapshot_age_seconds)
             try:
@@ -190,7 +202,7 @@ async def _open_gateway(
                     await execution.end_all(limits.STOP_GRACE_SECONDS)
                     await patching.wait_idle()
                     await holds.wait_idle()
-                    await _say_goodbye(store, ledger, recovery, own)
+                    await _say_goodbye(store, ledger, grants, recovery, own)
                 runner.cut_off()  # a helper that has not answered by now is not waited for: its journal will tell
 
 
@@ -219,9 +231,10 @@ async def _open_drivers() -> AsyncIterator[trio.Nursery]:
             protection.cancel()
 
 
-async def _say_goodbye(store: Store, ledger: Ledger, recovery: Recovery, instance_id: str) -> None:
+async def _say_goodbye(store: Store, ledger: Ledger, grants: Grants, recovery: Recovery, instance_id: str) -> None:
     """Record the end. Where the database is away the next start takes this daemon for dead, which is as good."""
     try:
+        await grants.end_with(instance_id)
         await _note(store, ledger, instance_id, "stopped")
         await recovery.end()
     except Refusal as refusal:

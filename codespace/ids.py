@@ -9,6 +9,7 @@ from typing import Final
 OPERATION: Final = "op-"
 PROCESS: Final = "proc-"
 APPROVAL: Final = "appr-"
+GRANT: Final = "grant-"
 WORK: Final = "work-"
 INTENT: Final = "int-"
 INSTANCE: Final = "inst-"

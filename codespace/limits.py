@@ -21,6 +21,8 @@ SETTLE_PAUSE_SECONDS: Final = 60.0
 # Longest pause between two tries to settle what a fault of this daemon left; the first comes after a second.
 SCRUB_RETRY_SECONDS: Final = 0.2
 # Between two tries to cut the database's log, which a reader keeps for milliseconds.
+SCRUB_PATIENCE_SECONDS: Final = 3.0
+# How long a command of the operator's waits for readers of the log it cuts; a daemon goes on trying.
 AUDIT_PROBLEMS: Final = 20
 # `audit verify` names so many faults and counts the rest; a person needs the first ones.
 LIST_ROWS: Final = 1000

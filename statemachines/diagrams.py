@@ -17,11 +17,12 @@ from statemachine import State, StateMachine
 
 from statemachines.approval import Approval
 from statemachines.execution import Execution
+from statemachines.grant import Grant
 from statemachines.intent import Intent
 from statemachines.patch import Patch
 from statemachines.work import Work
 
-MACHINES: Final[tuple[type[StateMachine], ...]] = (Approval, Patch, Execution, Intent, Work)
+MACHINES: Final[tuple[type[StateMachine], ...]] = (Approval, Grant, Patch, Execution, Intent, Work)
 DIRECTORY: Final = Path(__file__).resolve().parent.parent / "docs" / "statemachines"
 _COMMAND: Final = "python -m statemachines.diagrams"
 

@@ -59,9 +59,9 @@ def _init(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--approvals",
-        choices=("off", "confirm"),
+        choices=("off", "confirm", "operator"),
         default="off",
-        help="confirm: hold patches and commands (default: off)",
+        help="hold patches and commands; confirm: the client may grant, operator: only you (default: off)",
     )
     parser.add_argument("--force", action="store_true", help="write a new file over an existing one (a copy is kept)")
     _config(parser)

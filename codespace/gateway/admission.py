@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from codespace.contract import Caller, Workspace
 from codespace.errors import Refusal
+from codespace.gateway.grants import Grants
 from codespace.gateway.holds import Hold, Holds
 from codespace.gateway.ledger import Ledger, Operation
 from codespace.gateway.registry import Registry
@@ -42,12 +43,14 @@ class Admission:
         registry: Registry,
         ledger: Ledger,
         holds: Holds,
+        grants: Grants,
         fingerprints: Fingerprints,
         drivers: Mapping[str, Driver],
     ) -> None:
         self._registry = registry
         self._ledger = ledger
         self._holds = holds
+        self._grants = grants
         self._fingerprints = fingerprints
         self._drivers = drivers
 
@@ -66,6 +69,8 @@ class Admission:
         if workspace.approvals == "off":
             return await self._drivers[tool].perform(request, None)
         hold = await self._find_or_place(request)
+        if hold.state == "pending" and hold.approvals == "operator":
+            hold = await self._grant_in_advance(hold, workspace)
         return await self.resume(hold, caller)
 
     async def hold(self, tool: str, workspace: Workspace, arguments: Mapping[str, Any], caller: Caller) -> Hold:
@@ -93,10 +98,27 @@ class Admission:
             return self._holds.stored(hold)
         assert hold.body is not None  # a hold keeps its body until it is denied or consumed
         workspace = self._registry.find(hold.workspace_id)
+        await self._refuse_weaker_grant(hold, workspace)
         driver = self._drivers[hold.tool]
         await driver.authorize(workspace, hold.body)  # the profile may have changed since the grant
         request = Request(hold.tool, workspace, hold.body, hold.fingerprint, caller)
         return await self._holds.run_once(hold, lambda: driver.perform(request, hold))
+
+    async def _grant_in_advance(self, hold: Hold, workspace: Workspace) -> Hold:
+        """Grant a hold in the name of what the operator granted before, where that covers it."""
+        grant = await self._grants.use_for(hold, workspace.root)
+        if grant is None:
+            return hold
+        return await self._holds.resolve(hold.id, "grant", by=f"scoped grant {grant.id}", authority="grant")
+
+    async def _refuse_weaker_grant(self, hold: Hold, workspace: Workspace) -> None:
+        """Take a caller's own grant back where the operator has to decide by now: `confirm` became `operator`."""
+        if workspace.approvals != "operator" or hold.state != "granted" or hold.decided_by in ("operator", "grant"):
+            return
+        await self._holds.resolve(
+            hold.id, "deny", by="configuration: only the operator may grant now", authority="operator"
+        )
+        raise denied(await self._holds.get(hold.id))
 
     async def _request(self, tool: str, workspace: Workspace, arguments: Mapping[str, Any], caller: Caller) -> Request:
         complete = await self._drivers[tool].authorize(workspace, arguments)

@@ -113,6 +113,7 @@ class Execution:
             request.operation_key,
             request.fingerprint,
         )
+            stdin_granted=hold is not None and bool(request.arguments["open_stdin"]),
         self._runs.add(run)
         self._nursery.start_soon(self._drive, run, request, hold, name=f"process {run.process_id}")
         outcome = await run.started.wait()

@@ -16,7 +16,7 @@ from codespace.contract import Caller, Encoding, Outcome, ReadResult, Runner, St
 from codespace.errors import Refusal
 from codespace.gateway import information, policy
 from codespace.gateway.admission import Admission
-from codespace.gateway.holds import Holds
+from codespace.gateway.holds import Holds, operator_only
 from codespace.gateway.ledger import Ledger, Operation
 from codespace.gateway.patching import Patching
 from codespace.gateway.processes import Processes
@@ -311,6 +311,16 @@ class Gate:
         self, caller: Caller, *, process_id: str, data: str, encoding: Encoding, eof: bool
     ) -> dict[str, Any]:
         self._require_open()
+        run = await self._processes.run(process_id)
+        if run.workspace.approvals == "operator" and not run.stdin_granted:
+            arguments = {
+                "workspace_id": run.workspace.id,
+                "process_id": process_id,
+                "data": data,
+                "encoding": encoding,
+                "eof": eof,
+            }
+            return await self._admission.admit("write_stdin", run.workspace, arguments, caller)
         return {"bytes_written": await self._processes.write_stdin(process_id, data, encoding=encoding, eof=eof)}
 
     async def resize_process(self, caller: Caller, *, process_id: str, rows: int, cols: int) -> dict[str, Any]:
@@ -357,13 +367,9 @@ class Gate:
         self._require_open()
         hold = await self._holds.get(approval_id)
         if self._registry.find(hold.workspace_id).approvals == "operator":
-            raise Refusal(
-                "UNAUTHORIZED",
-                "Only the operator can decide this hold.",
-                next_step="Wait for the operator with approval_status.",
-                approval_id=approval_id,
-            )
-        return hold_view(await self._holds.resolve(approval_id, decision, by=f"caller over {caller.transport}"))
+            raise operator_only(approval_id)
+        by = f"caller over {caller.transport}"
+        return hold_view(await self._holds.resolve(approval_id, decision, by=by, authority="caller"))
 
     async def operation_resume(self, caller: Caller, *, approval_id: str) -> dict[str, Any]:
         self._require_open()

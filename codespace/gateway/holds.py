@@ -12,7 +12,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import structlog
 import trio
@@ -33,12 +33,17 @@ from statemachines.approval import Approval
 
 log = structlog.get_logger("codespace.holds")
 
+Authority = Literal["caller", "operator", "grant"]
+"""Who decides: an MCP caller, the operator's own channel, or what the operator granted before."""
+
 EXPIRED: Final = "expired"
 """The reason of a hold that was denied by time."""
 _HELD: Final = "The workspace's approvals hold the request; it is bound to what was shown."
 _GIVEN_BACK: Final = frozenset({"WORKSPACE_BUSY", "LIMIT_REACHED", "SHUTTING_DOWN", "STORE_UNAVAILABLE"})
 # Refusals that say "nothing was done, try later" where they name no operation: the grant stays good.
 _ACTIVE: Final = "state IN ('pending', 'granted', 'resuming')"
+_UNDECIDED: Final = frozenset({"pending", "granted"})
+_RUNNABLE: Final = _UNDECIDED | {"resuming"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,14 @@ class Hold:
     expires_at: float
     created_at: float
     result: Mapping[str, Any] | None
+    approvals: str
+    """The workspace's approvals when it was placed: what was held for the operator stays the operator's."""
+    instance_id: str
+    """Of the daemon that holds it, or runs it."""
+    caller: str
+    """The transport that the request came by."""
+    decided_by: Authority | None = None
+    operation_id: str | None = None
 
     @property
     def expired(self) -> bool:
@@ -90,6 +103,7 @@ class Holds:
         self._running: dict[str, Ticket] = {}
         self._changed = trio.Event()
         self._scrubbing = False
+        self._unscrubbed = False
 
     # --- finding ---
 
@@ -131,6 +145,29 @@ class Holds:
             with self._polls.wait(min(left, limits.DECISION_LOOK_SECONDS)):
                 await changed.wait()
 
+    async def listed(self, *, active: bool, limit: int = limits.LIST_ROWS) -> list[Hold]:
+        """Return the holds that may still run, oldest first; or those that ended, newest first."""
+        rows = await self._store.read(lambda db: _listed(db, active, limit))
+        return [hold for hold in [await self._current(row) for row in rows] if (hold.state in _RUNNABLE) == active]
+
+    async def sweep(self) -> None:
+        """Deny what waited too long, though nobody asks for it any more: a body must not outlive its time.
+
+        Raises: Refusal STORE_UNAVAILABLE.
+        """
+        now = self._wall_clock()
+        for hold in await self._all("state IN ('pending', 'granted') AND expires_at <= ?", now):
+            await self._current(hold)
+
+    async def tend(self) -> None:
+        """Sweep now and then, until cancelled."""
+        while True:
+            try:
+                await self.sweep()
+            except Refusal as refusal:
+                log.warning("holds could not be swept yet", code=refusal.code)
+            await trio.sleep(limits.HOLD_SWEEP_SECONDS)
+
     # --- moving ---
 
     async def place(self, request: Request, shown: Mapping[str, Any]) -> Hold:
@@ -153,15 +190,31 @@ class Holds:
             "expires_at": now + self._expiry_seconds,
             "created_at": now,
             "instance_id": self._instance_id,
+            "approvals": request.workspace.approvals,
         }
         return await self.get(await self._store.write(lambda db: self._insert(db, row)))
 
-    async def resolve(self, approval_id: str, decision: str, *, by: str) -> Hold:
+    async def resolve(
+        self, approval_id: str, decision: str, *, by: str, authority: Authority, fingerprint: str | None = None
+    ) -> Hold:
         """Grant or deny; repeating the same decision changes nothing.
 
-        Raises: Refusal APPROVAL_EXPIRED, or APPROVAL_CONFLICT where it was decided otherwise.
+        Args:
+            by: Who decides, in words for the record.
+            fingerprint: Of the hold that was shown to whom decides; another one is refused.
+        Raises: Refusal APPROVAL_EXPIRED, APPROVAL_CONFLICT where it was decided otherwise or something else
+            was shown, UNAUTHORIZED where only the operator may.
         """
         hold = await self.get(approval_id)
+        if authority == "caller" and hold.approvals == "operator":
+            raise operator_only(approval_id)
+        if fingerprint is not None and fingerprint != hold.fingerprint:
+            raise Refusal(
+                "APPROVAL_CONFLICT",
+                "The decision was made for another request than this hold's; it changes nothing.",
+                next_step="Look at the hold again.",
+                approval_id=approval_id,
+            )
         grant = decision == "grant"
         if hold.expired:
             raise Refusal("APPROVAL_EXPIRED", "The hold was not granted in time.", approval_id=approval_id)
@@ -176,7 +229,7 @@ class Holds:
                 next_step="Look at approval_status.",
                 approval_id=approval_id,
             )
-        changes: dict[str, Any] = {"decided_at": self._wall_clock()}
+        changes: dict[str, Any] = {"decided_at": self._wall_clock(), "decided_by": authority}
         if not grant:
             changes |= _scrubbed(hold) | {"reason": f"denied by the {by}"}
         await self._move(motion, event, changes, {"by": by})
@@ -299,7 +352,7 @@ class Holds:
         return Ending(motion, {"resuming": (event,)}, changes=changes)
 
     async def _current(self, hold: Hold) -> Hold:
-        if hold.state not in ("pending", "granted") or self._wall_clock() < hold.expires_at:
+        if hold.state not in _UNDECIDED or self._wall_clock() < hold.expires_at:
             return hold
         with suppress(Stale):  # somebody else saw it first, or decided it in the last moment
             changes = _scrubbed(hold) | {"reason": EXPIRED}
@@ -328,6 +381,7 @@ class Holds:
         self._scrub_soon()
 
     def _scrub_soon(self) -> None:
+        self._unscrubbed = True
         if not self._scrubbing:
             self._scrubbing = True
             self._nursery.start_soon(self._scrub)
@@ -335,14 +389,20 @@ class Holds:
     async def _scrub(self) -> None:
         """Cut the database's log, where bodies are until then; at the latest the last daemon's end does it."""
         try:
-            while True:
-                if await self._store.scrub():
-                    return
-                await trio.sleep(limits.SCRUB_RETRY_SECONDS)
-        except Refusal as refusal:
-            log.warning("the database's log could not be cut yet", code=refusal.code)
+            while self._unscrubbed:
+                self._unscrubbed = False  # what is scrubbed from here on may not be in this cut
+                if not await self._cut():
+                    self._unscrubbed = True
+                    await trio.sleep(limits.SCRUB_RETRY_SECONDS)
         finally:
             self._scrubbing = False
+
+    async def _cut(self) -> bool:
+        try:
+            return await self._store.scrub()
+        except Refusal as refusal:
+            log.warning("the database's log could not be cut yet", code=refusal.code)
+            return False
 
     def _motion(self, hold: Hold) -> Motion:
         return Motion(Approval, hold.id, hold.state, self._recorder)
@@ -362,11 +422,11 @@ class Holds:
         self._audit.append(db, "approval", str(row["id"]), "held", None, "pending", _HELD, details)
         return str(row["id"])
 
-    async def _first(self, where: str, value: str) -> Hold | None:
+    async def _first(self, where: str, value: str | float) -> Hold | None:
         found = await self._all(where, value)
         return found[0] if found else None
 
-    async def _all(self, where: str, value: str) -> list[Hold]:
+    async def _all(self, where: str, value: str | float) -> list[Hold]:
         """Return the holds that match, newest first."""
 
         def look(db: Database) -> list[Hold]:
@@ -384,12 +444,32 @@ def _hold(row: Mapping[str, Any]) -> Hold:
         operation_key=row["operation_key"],
         fingerprint=row["fingerprint"],
         state=row["state"],
-        body=json.loads(row["body"]) if row["state"] in ("pending", "granted", "resuming") else None,
+        body=json.loads(row["body"]) if row["state"] in _RUNNABLE else None,
         shown=json.loads(row["shown"]),
         reason=row["reason"],
         expires_at=row["expires_at"],
         created_at=row["created_at"],
         result=json.loads(row["result"]) if row["result"] else None,
+        approvals=row["approvals"],
+        instance_id=row["instance_id"],
+        caller=row["caller"],
+        decided_by=row["decided_by"],
+        operation_id=row["operation_id"],
+    )
+
+
+def _listed(db: Database, active: bool, limit: int) -> list[Hold]:
+    where, order = (_ACTIVE, "created_at, rowid") if active else (f"NOT {_ACTIVE}", "created_at desc, rowid desc")
+    return [_hold(row) for row in db.table("holds").rows_where(where, order_by=order, limit=limit)]
+
+
+def operator_only(approval_id: str) -> Refusal:
+    """Return the refusal of a decision that only the operator may make."""
+    return Refusal(
+        "UNAUTHORIZED",
+        "Only the operator can decide this hold.",
+        next_step="Wait for the operator with approval_status.",
+        approval_id=approval_id,
     )
 
 

@@ -25,13 +25,14 @@ from codespace.gateway.operation import Kind, Operation
 from codespace.gateway.store import Store
 from statemachines.approval import Approval
 from statemachines.execution import Execution
+from statemachines.grant import Grant
 from statemachines.intent import Intent
 from statemachines.patch import Patch
 from statemachines.work import Work
 
 __all__ = ["KeyTaken", "Kind", "Ledger", "Operation", "Subject", "Unsettled"]
 
-Subject = Literal["operation", "hold", "work", "intent"]
+Subject = Literal["operation", "hold", "grant", "work", "intent"]
 
 
 class KeyTaken(Exception):
@@ -72,10 +73,11 @@ _OPERATIONS: Final = _Table(
 _HOLDS: Final = _Table(
     "holds",
     {"approval": finals(Approval)},
-    frozenset({"body", "shown", "reason", "decided_at", "expires_at", "result", "instance_id", "operation_id"}),
+    frozenset({"body", "shown", "reason", "decided_at", "decided_by", "result", "instance_id", "operation_id"}),
     frozenset({"body", "shown", "result"}),
     None,
 )
+_GRANTS: Final = _Table("grants", {"grant": finals(Grant)}, frozenset({"terms"}), frozenset({"terms"}), "ended_at")
 _WORKS: Final = _Table("works", {"work": finals(Work)}, frozenset(), frozenset(), "finished_at")
 _INTENTS: Final = _Table(
     "intents",
@@ -87,6 +89,7 @@ _INTENTS: Final = _Table(
 _SUBJECTS: Final[Mapping[Subject, _Table]] = {
     "operation": _OPERATIONS,
     "hold": _HOLDS,
+    "grant": _GRANTS,
     "work": _WORKS,
     "intent": _INTENTS,
 }

@@ -136,6 +136,13 @@ class Processes:
         others = await self._elsewhere.listed(workspace_id, held)
         return sorted([*others, *(_described(run, state) for run, state in own)], key=lambda each: each["started_at"])
 
+    async def run(self, process_id: str) -> Run:
+        """Return a process that this daemon holds and may be written to. Raises: Refusal, as write_stdin."""
+        run = self._runs.held(process_id)
+        if run is None:
+            raise await self._elsewhere.refuse_input(process_id)
+        return run
+
     async def write_stdin(self, process_id: str, data: str, *, encoding: Encoding, eof: bool) -> int:
         """Write to the process and return how many bytes it was given.
 

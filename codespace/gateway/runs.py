@@ -23,6 +23,7 @@ class Run:
     operation_id: str
     workspace: Workspace
     command: tuple[str, ...]
+    """As it is shown, cut where it is long."""
     operation_key: str | None
     fingerprint: str
     started: Ticket = field(default_factory=Ticket)
@@ -31,6 +32,8 @@ class Run:
     """What the gateway has to add to the runner's own notes."""
     ended: bool = False
     """Whether its driver has seen its end: the tree is gone, or never was."""
+    stdin_granted: bool = False
+    """Whether the hold that it was granted by said that it accepts stdin."""
     told: trio.Event = field(default_factory=trio.Event)
     """Set once its end is in the ledger, or it was seen that it cannot be there soon."""
 

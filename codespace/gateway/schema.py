@@ -12,7 +12,7 @@ from sqlite_utils import Database, Migrations
 APPLICATION_ID: Final = 0x43445350
 # "CDSP" in SQLite's header: how a CodeSpace database is told from any other file.
 
-VERSION: Final = 3
+VERSION: Final = 4
 # The number of migrations below, in SQLite's user_version: a higher one means a newer CodeSpace.
 
 MIGRATIONS: Final = Migrations("codespace")
@@ -36,6 +36,13 @@ def m002_works_intents(db: Database) -> None:
 def m003_spools_stop_requests(db: Database) -> None:
     """Say where a process's output lies, and let one daemon ask another to end a process."""
     for statement in _M003:
+        db.execute(statement)
+
+
+@MIGRATIONS()
+def m004_grants(db: Database) -> None:
+    """Say who may decide a hold and who did, and keep what the operator granted for more than once."""
+    for statement in _M004:
         db.execute(statement)
 
 
@@ -94,4 +101,16 @@ _M003: Final = (
         process_id TEXT PRIMARY KEY, instance_id TEXT NOT NULL, grace_seconds REAL NOT NULL,
         requested_at REAL NOT NULL) STRICT""",
     """CREATE INDEX stop_requests_instance ON stop_requests (instance_id)""",
+)
+
+_M004: Final = (
+    # Whoever opens the database later must not decide what was held for the operator alone.
+    """ALTER TABLE holds ADD COLUMN approvals TEXT NOT NULL DEFAULT 'confirm'""",
+    """ALTER TABLE holds ADD COLUMN decided_by TEXT""",
+    """CREATE INDEX holds_created ON holds (created_at)""",
+    """CREATE TABLE grants (
+        id TEXT PRIMARY KEY, workspace_id TEXT NOT NULL, scope TEXT NOT NULL, terms TEXT NOT NULL,
+        state TEXT NOT NULL, approval_id TEXT NOT NULL, created_at REAL NOT NULL, expires_at REAL,
+        instance_id TEXT, uses INTEGER NOT NULL, used_at REAL, ended_at REAL) STRICT""",
+    """CREATE INDEX grants_active ON grants (workspace_id) WHERE state = 'active'""",
 )

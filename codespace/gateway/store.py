@@ -95,6 +95,19 @@ class Store:
 
         return await _run(self._writer, work, "Nothing was written to the database.")
 
+    async def version(self) -> tuple[int, int]:
+        """Return what differs once anything was written to the database, by this program or another.
+
+        Source: SQLite, PRAGMA data_version: of the reading connection, so that our own writes count too.
+        """
+
+        def work(call: Call) -> tuple[int, int]:
+            db = self._reader.db
+            (version,) = db.execute("PRAGMA data_version").fetchone()
+            return int(version), db.conn.total_changes  # in memory the only connection is the one that writes
+
+        return await _run(self._reader, work, "Nothing was changed.")
+
     async def scrub(self) -> bool:
         """Make deleted bytes leave the file: fold the log into the database and cut it.
 

@@ -102,7 +102,8 @@ def spawn_failure(argv0: str, stage: str, number: int) -> Refusal:
 async def resolve(
     workspace: Workspace, argv: Sequence[str], cwd: str, cwd_fd: int, versions: Versions
 ) -> dict[str, str]:
-    """Return what a hold binds: `program`, `program_version`, and `file:<path>` for files named in argv.
+    """Return what a hold binds: `program`, `program_file` (behind links), `program_version`, and `file:<path>` for
+    files named in argv.
 
     Args:
         cwd: Relative to the root, as in SpawnRequest.
@@ -112,8 +113,8 @@ async def resolve(
     """
     environment.check_argv(argv)
     path = workspace.env.get("PATH", environment.PATH)
-    program, version = await trio.to_thread.run_sync(_bind, argv[0], path, cwd_fd, limiter=_hashing)
-    bound = {"program": program, "program_version": version}
+    program, file, version = await trio.to_thread.run_sync(_bind, argv[0], path, cwd_fd, limiter=_hashing)
+    bound = {"program": program, "program_file": file, "program_version": version}
     for name in _named(workspace.root, argv, cwd):
         try:
             found = (await versions([name])).get(name, ABSENT)
@@ -124,23 +125,24 @@ async def resolve(
     return bound
 
 
-def _bind(argv0: str, path: str, cwd_fd: int) -> tuple[str, str]:
+def _bind(argv0: str, path: str, cwd_fd: int) -> tuple[str, str, str]:
     program = find(argv0, path, cwd_fd)
     # Not through `beneath`: execve follows links too, and what it will run is what must be bound.
     held = os.open(program, os.O_PATH | os.O_CLOEXEC, dir_fd=cwd_fd)
     try:
         if not stat.S_ISREG(os.fstat(held).st_mode):
             raise _failed(argv0, "it is not a regular file.", None)
+        file = os.readlink(f"/proc/self/fd/{held}")
         descriptor = os.open(f"/proc/self/fd/{held}", os.O_RDONLY | os.O_CLOEXEC)
     except PermissionError:
-        return program, "unreadable"  # may be run but not read (mode 0711); the path is all there is to bind
+        return program, file, "unreadable"  # may be run but not read (mode 0711); the path is all there is to bind
     finally:
         os.close(held)
     digest = hashlib.sha256()
-    with open(descriptor, "rb", buffering=0) as file:
-        while block := file.read(_READ_BYTES):
+    with open(descriptor, "rb", buffering=0) as content:
+        while block := content.read(_READ_BYTES):
             digest.update(block)
-    return program, f"sha256:{digest.hexdigest()}"
+    return program, file, f"sha256:{digest.hexdigest()}"
 
 
 def _named(root: str, argv: Sequence[str], cwd: str) -> list[str]:

@@ -27,9 +27,6 @@ class Key:
     meaning: str
 
 
-_LATER_OPERATOR: Final = {
-    "operator": "Use `confirm` (a pause, not a boundary) or make the workspace `read-only` until it is."
-}
 _HOST: Final = r"(\*|(\*\.)?[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*)"
 _HOST_NAME: Final = kinds.text("host name", _HOST, "a host name, `*.` and a name, or `*`")
 _ADDRESS: Final = kinds.text("address", r"[0-9A-Fa-f.:]{2,45}", "an IPv4 or IPv6 address")
@@ -123,9 +120,11 @@ WORKSPACE: Final[Mapping[str, Key]] = {
         'What an `enabled` network may reach; `["*"]` for everything.',
     ),
     "approvals": Key(
-        kinds.choice("off", "confirm", later=_LATER_OPERATOR),
+        kinds.choice("off", "confirm", "operator"),
         "off",
-        "`confirm` holds patches and commands until the caller grants them: a pause, not a boundary.",
+        "`confirm` holds patches and commands until the caller grants them: a pause, not a boundary. `operator` holds "
+        "them until you do, in the console or on the command line; one such workspace makes the sandbox required and "
+        "a database file binding for all.",
     ),
     "environment": Key(
         kinds.text("id of an environment", r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "the id of an environment"),

@@ -42,6 +42,7 @@ def check(environ: Mapping[str, str], *, config_path: str | None = None) -> Sett
     )
     settings = Settings(config_path=path, **values)
     roots.check(settings.workspaces, list(_guarded(settings)), home)
+    _refuse_forgetful_holds(settings)
     _refuse_open_door(settings)
     _refuse_missing_programs(settings)
     return settings
@@ -130,6 +131,17 @@ def _refuse_open_door(settings: Settings) -> None:
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
         if not environment.is_loopback(name):
             raise SettingsError("CODESPACE_ALLOWED_HOSTS", f"{host} is not this machine alone.", fix)
+
+
+def _refuse_forgetful_holds(settings: Settings) -> None:
+    """The operator decides from another program, which meets the daemon in the database's file."""
+    holding = [each.id for each in settings.workspaces.values() if each.approvals == "operator"]
+    if holding and settings.database == MEMORY_DATABASE:
+        raise SettingsError(
+            "CODESPACE_OPERATIONS_DB",
+            f"Approvals of workspace `{holding[0]}` are `operator`, and the database is in memory.",
+            "Unset it, or name a file.",
+        )
 
 
 def _refuse_missing_programs(settings: Settings) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from codespace import limits
@@ -37,10 +38,26 @@ def workspaces(value: object, kinds_of: Mapping[str, str], default_timeout: floa
     Args:
         default_timeout: CODESPACE_PROCESS_TIMEOUT_SECS, for workspaces that name no time limit.
     """
-    return {
+    entries = kinds.table("workspaces", value)
+    found = {
         name: _workspace(ID.check(f"workspaces.{name}", name), entry, kinds_of, default_timeout)
-        for name, entry in kinds.table("workspaces", value).items()
+        for name, entry in entries.items()
     }
+    holding = next((each.id for each in found.values() if each.approvals == "operator"), None)
+    if holding is None:
+        return found
+    for name, entry in entries.items():
+        _refuse_weaker(name, entry, holding)
+    return {name: replace(each, sandbox="required") for name, each in found.items()}
+
+
+def _refuse_weaker(name: str, entry: Mapping[str, Any], holding: str) -> None:
+    """Refuse what would let a command of this workspace reach the operator's own means and grant for him."""
+    why = f"Approvals of workspace `{holding}` are `operator`: an unconfined command could grant itself."
+    if entry.get("sandbox") == "optional":
+        raise SettingsError(f"workspaces.{name}.sandbox", why, "Use `required`, or leave the key out.")
+    if entry.get("allow_degraded"):
+        raise SettingsError(f"workspaces.{name}.allow_degraded", why, "Remove it, or use approvals `confirm`.")
 
 
 def _workspace(name: str, value: object, kinds_of: Mapping[str, str], default_timeout: float | None) -> Workspace:

@@ -202,6 +202,7 @@ async def test_a_hold_binds_the_program_and_the_files_that_argv_names(folder: tu
     assert version.startswith("sha256:")
     assert bound == {
         "program": f"{root}/bin/run",
+        "program_file": f"{root}/bin/run",
         "file:sub/main.py": "sha256:1",
         "file:sub/etc/app.toml": "sha256:2",
         "file:abs.txt": "sha256:3",

@@ -168,3 +168,26 @@ def test_the_operators_default_time_limit_gives_way_to_a_lower_maximum(home: Hom
 )
 def test_what_is_asked_for_and_not_in_force_is_said(home: Home, keys: dict[str, object], told: str) -> None:
     assert [notice for notice in notices(home.load(home.workspace(**keys))) if told in notice]
+
+
+def test_one_workspace_that_the_operator_decides_for_demands_a_sandbox_everywhere(home: Home) -> None:
+    document = home.workspace(approvals="operator")
+    (home.folder / "other").mkdir()
+    document["workspaces"]["other"] = {"root": str(home.folder / "other"), "profile": "workspace-write"}
+    settings = home.load(document)
+    assert {each.sandbox for each in settings.workspaces.values()} == {"required"}
+
+
+def test_a_weaker_workspace_beside_one_that_the_operator_decides_for_is_refused_by_its_own_key(home: Home) -> None:
+    document = home.workspace(approvals="operator")
+    (home.folder / "other").mkdir()
+    document["workspaces"]["other"] = {"root": str(home.folder / "other"), "sandbox": "optional"}
+    error = home.refusal(document)
+    assert error.key == "workspaces.other.sandbox"
+    assert "workspace `app`" in error.problem
+
+
+def test_a_database_in_memory_is_refused_where_the_operator_decides(home: Home) -> None:
+    error = home.refusal(home.workspace(approvals="operator"), CODESPACE_OPERATIONS_DB=":memory:")
+    assert error.key == "CODESPACE_OPERATIONS_DB"
+    assert "operator" in error.problem

@@ -1,0 +1,345 @@
+"""Approvals `operator` in a whole daemon: only the operator decides, whatever an MCP caller tries."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from codespace.errors import Refusal
+from codespace.gateway import audit
+from codespace.gateway.database import connect
+from codespace.gateway.operator import Operator, open_operator
+from codespace.testing import Bench, open_bench
+from codespace.testing.site import tree
+
+APPEND = "*** Begin Patch\n*** Update File: log.txt\n@@\n+CANARY line\n*** End Patch\n"
+FILES = {"log.txt": "first\n"}
+
+
+def add(path: str, text: str = "x") -> str:
+    return f"*** Begin Patch\n*** Add File: {path}\n+{text}\n*** End Patch\n"
+
+
+async def held(bench: Bench, patch: str = APPEND, **arguments: Any) -> str:
+    with pytest.raises(Refusal) as caught:
+        await bench.call("apply_patch", patch=patch, **arguments)
+    assert caught.value.code == "APPROVAL_REQUIRED", caught.value
+    assert caught.value.approval_id is not None
+    return caught.value.approval_id
+
+
+async def code_of(bench: Bench, tool: str, **arguments: Any) -> str:
+    with pytest.raises(Refusal) as caught:
+        await bench.call(tool, **arguments)
+    return caught.value.code
+
+
+async def state_of(bench: Bench, approval_id: str) -> str:
+    return str((await bench.call("approval_status", approval_id=approval_id))["state"])
+
+
+@asynccontextmanager
+async def command_line(bench: Bench) -> AsyncIterator[Operator]:
+    """The operator in another program, on the same database."""
+    settings = bench.daemon.settings
+    async with open_operator(settings.database, settings.workspaces, bench.clock, expiry_seconds=900) as operator:
+        yield operator
+
+
+def raw_bytes(bench: Bench) -> bytes:
+    database = Path(bench.daemon.settings.database)
+    return b"".join(path.read_bytes() for path in database.parent.glob(database.name + "*"))
+
+
+def open_operated(**options: Any) -> Any:
+    return open_bench(files=FILES, approvals="operator", **options)
+
+
+async def test_the_operator_grants_in_the_daemon_and_the_agent_resumes_once() -> None:
+    async with open_operated() as bench:
+        hold = await held(bench)
+        shown = await bench.daemon.operator.hold(hold)
+        assert "+CANARY line" in shown.shown["diff"]
+        granted, grant = await bench.daemon.operator.grant(hold, by="the console", fingerprint=shown.fingerprint)
+        assert (granted.state, granted.decided_by, grant) == ("granted", "operator", None)
+        resumed = await bench.call("operation_resume", approval_id=hold)
+        assert resumed["apply_patch"]["status"] == "applied"
+        again = await bench.call("operation_resume", approval_id=hold)
+        assert again["apply_patch"]["operation_id"] == resumed["apply_patch"]["operation_id"]
+        assert tree(bench.root)["log.txt"] == b"first\nCANARY line\n"
+
+
+async def test_a_caller_can_grant_neither_by_a_tool_nor_by_claims_nor_by_asking_again() -> None:
+    async with open_operated() as bench:
+        hold = await held(bench)
+        for decision in ("grant", "deny"):
+            assert await code_of(bench, "approval_resolve", approval_id=hold, decision=decision) == "UNAUTHORIZED"
+        made = await bench.call(
+            "approval_create", tool="apply_patch", arguments={"workspace_id": "main", "patch": APPEND}
+        )
+        assert made["approval_id"] == hold
+        assert await code_of(bench, "operation_resume", approval_id=hold) == "APPROVAL_REQUIRED"
+        assert await held(bench, approved=True, decided_by="operator") == hold
+        assert await state_of(bench, hold) == "pending"
+        assert tree(bench.root) == {"log.txt": b"first\n"}
+
+
+async def test_a_decision_of_another_program_on_the_same_database_is_noticed_at_once() -> None:
+    async with open_operated() as bench:
+        hold = await held(bench)
+        seen: list[str] = []
+
+        async def wait() -> None:
+            seen.append((await bench.call("approval_status", approval_id=hold, wait_seconds=50))["state"])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            async with command_line(bench) as operator:
+                begun = trio.current_time()
+                await operator.grant(hold, by="the command line")
+                while not seen:
+                    await trio.lowlevel.checkpoint()
+                assert trio.current_time() - begun < 5
+        assert seen == ["granted"]
+        assert (await bench.call("apply_patch", patch=APPEND))["status"] == "applied"
+
+
+async def test_a_change_by_another_program_ends_the_wait_for_one() -> None:
+    async with open_operated() as bench:
+        operator = bench.daemon.operator
+        seen = await operator.version()
+        assert await operator.wait_changed(seen, 0.01) == seen
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(operator.wait_changed, seen, 60)
+                hold = await held(bench)
+            seen = await operator.version()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(operator.wait_changed, seen, 60)
+                async with command_line(bench) as other:
+                    await other.deny(hold, by="the command line")
+
+
+async def test_what_was_held_for_the_operator_is_not_the_callers_under_another_configuration() -> None:
+    async with open_operated() as bench:
+        hold = await held(bench)
+        bench.site.workspaces["main"]["approvals"] = "confirm"
+        bench.site.write()
+        await bench.restart()
+        assert await code_of(bench, "approval_resolve", approval_id=hold, decision="grant") == "UNAUTHORIZED"
+        assert await state_of(bench, hold) == "pending"
+
+
+async def test_a_grant_that_a_caller_gave_itself_is_void_once_the_operator_decides() -> None:
+    async with open_bench(files=FILES, approvals="confirm") as bench:
+        hold = await held(bench)
+        await bench.call("approval_resolve", approval_id=hold, decision="grant")
+        bench.site.workspaces["main"]["approvals"] = "operator"
+        bench.site.write()
+        await bench.restart()
+        assert await code_of(bench, "operation_resume", approval_id=hold) == "UNAUTHORIZED"
+        assert tree(bench.root) == {"log.txt": b"first\n"}
+        assert await held(bench) != hold
+
+
+async def test_a_grant_for_something_else_than_what_was_shown_is_refused() -> None:
+    async with open_operated() as bench:
+        hold, other = await held(bench), await held(bench, add("new.txt"))
+        fingerprint = (await bench.daemon.operator.hold(other)).fingerprint
+        with pytest.raises(Refusal) as caught:
+            await bench.daemon.operator.grant(hold, by="the console", fingerprint=fingerprint)
+        assert caught.value.code == "APPROVAL_CONFLICT"
+        assert await state_of(bench, hold) == "pending"
+
+
+async def test_a_grant_can_be_taken_back_until_it_is_used() -> None:
+    async with open_operated() as bench:
+        hold = await held(bench)
+        await bench.daemon.operator.grant(hold, by="the console")
+        await bench.daemon.operator.deny(hold, by="the console")
+        assert await code_of(bench, "operation_resume", approval_id=hold) == "UNAUTHORIZED"
+        assert tree(bench.root) == {"log.txt": b"first\n"}
+
+
+async def test_an_undo_is_held_too_and_undoes_once_it_is_granted() -> None:
+    async with open_operated() as bench:
+        hold = await held(bench)
+        await bench.daemon.operator.grant(hold, by="the console")
+        applied = (await bench.call("operation_resume", approval_id=hold))["apply_patch"]["operation_id"]
+        with pytest.raises(Refusal) as caught:
+            await bench.call("operation_undo", operation_id=applied)
+        assert caught.value.code == "APPROVAL_REQUIRED"
+        undo = caught.value.approval_id or ""
+        assert "-CANARY line" in (await bench.daemon.operator.hold(undo)).shown["diff"]
+        assert tree(bench.root)["log.txt"] == b"first\nCANARY line\n"
+        await bench.daemon.operator.grant(undo, by="the console")
+        assert (await bench.call("operation_resume", approval_id=undo))["operation_undo"]["status"] == "applied"
+        assert tree(bench.root) == {"log.txt": b"first\n"}
+
+
+async def test_a_hold_that_nobody_asks_for_is_swept_and_its_body_is_gone_from_every_file() -> None:
+    async with open_operated(options={"approval_expiry_seconds": 60}) as bench:
+        hold = await held(bench)
+        assert b"CANARY" in raw_bytes(bench)
+        bench.advance(61)
+        with trio.fail_after(30):
+            while await state_of(bench, hold) != "denied" or b"CANARY" in raw_bytes(bench):
+                await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("ending", ["deny", "grant"])
+async def test_a_body_leaves_every_file_though_somebody_reads_the_database(ending: str) -> None:
+    async with open_operated() as bench:
+        hold = await held(bench)
+        reader = sqlite3.connect(bench.daemon.settings.database, isolation_level=None)
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM holds").fetchone()  # keeps the log as it is
+        if ending == "deny":
+            await bench.daemon.operator.deny(hold, by="the console")
+        else:
+            await bench.daemon.operator.grant(hold, by="the console")
+            await bench.call("operation_resume", approval_id=hold)
+        assert b"CANARY" in raw_bytes(bench)
+        reader.close()
+        with trio.fail_after(30):
+            while b"CANARY" in raw_bytes(bench):
+                await trio.lowlevel.checkpoint()
+
+
+async def test_the_command_line_scrubs_what_it_denies_without_a_daemon() -> None:
+    async with open_operated() as bench:
+        hold = await held(bench)
+        await bench.stop()
+        assert b"CANARY" in raw_bytes(bench)
+        async with command_line(bench) as operator:
+            await operator.deny(hold, by="the command line")
+        assert b"CANARY" not in raw_bytes(bench)
+        await bench.start()
+        assert await state_of(bench, hold) == "denied"
+
+
+# --- scoped grants ---
+
+
+async def scoped(bench: Bench, patch: str, path: str, seconds: float | None) -> str:
+    """Hold a patch, grant it and what is under `path` too; return the grant's id."""
+    _, grant = await bench.daemon.operator.grant(
+        await held(bench, patch), by="the console", scope="patches", path=path, seconds=seconds
+    )
+    assert grant is not None
+    return grant.id
+
+
+async def test_patches_under_a_granted_path_run_and_others_are_held() -> None:
+    async with open_operated() as bench:
+        grant = await scoped(bench, add("src/a.txt"), "src", 600)
+        assert (await bench.call("apply_patch", patch=add("src/a.txt")))["status"] == "applied"
+        assert (await bench.call("apply_patch", patch=add("src/deep/b.txt")))["status"] == "applied"
+        for outside in ("srcs/c.txt", "d.txt", "src/../e.txt"):
+            await held(bench, add(outside))
+        both = add("src/f.txt").replace("*** End", "*** Add File: g.txt\n+x\n*** End")
+        await held(bench, both)
+        move = "*** Begin Patch\n*** Update File: log.txt\n*** Move to: src/log.txt\n@@\n first\n+x\n*** End Patch\n"
+        await held(bench, move)
+        assert set(tree(bench.root)) == {"log.txt", "src/a.txt", "src/deep/b.txt"}
+        (told,) = await bench.daemon.operator.grants()
+        assert (told.id, told.uses, told.state) == (grant, 1, "active")  # the first was granted by the operator himself
+
+
+async def test_each_use_of_a_grant_is_in_the_chain_with_the_hold_it_granted() -> None:
+    async with open_operated() as bench:
+        grant = await scoped(bench, add("src/a.txt"), "src", 600)
+        await bench.call("apply_patch", patch=add("src/b.txt"))
+        with connect(bench.daemon.settings.database) as db:
+            used = audit.events(db, grant)
+            assert [event.event for event in used] == ["given", "used"]
+            hold = used[1].details["approval_id"]
+            granted = next(event for event in audit.events(db, hold) if event.event == "grant_given")
+            assert granted.details["by"] == f"scoped grant {grant}"
+            assert audit.verify(db).ok
+        assert (await bench.daemon.operator.hold(hold)).decided_by == "grant"
+
+
+async def test_a_revoked_grant_grants_nothing_and_its_terms_are_gone() -> None:
+    async with open_operated() as bench:
+        grant = await scoped(bench, add("src/a.txt"), "src", None)
+        for _ in range(2):
+            assert (await bench.daemon.operator.revoke(grant)).state == "revoked"
+        await held(bench, add("src/b.txt"))
+        (told,) = await bench.daemon.operator.grants()
+        assert set(told.terms) == {"sha256", "bytes"}
+
+
+async def test_a_grant_ends_with_its_time() -> None:
+    async with open_operated() as bench:
+        await scoped(bench, add("src/a.txt"), "src", 60)
+        bench.advance(61)
+        await held(bench, add("src/b.txt"))
+        (told,) = await bench.daemon.operator.grants()
+        assert told.state == "lapsed"
+
+
+async def test_a_grant_until_the_daemon_ends_ends_with_it() -> None:
+    async with open_operated() as bench:
+        await scoped(bench, add("src/a.txt"), "src", None)
+        await bench.restart()
+        await held(bench, add("src/b.txt"))
+        (told,) = await bench.daemon.operator.grants()
+        assert told.state == "lapsed"
+
+
+async def test_a_grant_for_a_time_outlives_the_daemon_but_not_the_profile() -> None:
+    async with open_operated() as bench:
+        await scoped(bench, add("src/a.txt"), "src", 3600)
+        await bench.restart()
+        assert (await bench.call("apply_patch", patch=add("src/b.txt")))["status"] == "applied"
+        bench.site.workspaces["main"]["profile"] = "read-only"
+        bench.site.write()
+        await bench.restart()
+        assert await code_of(bench, "apply_patch", patch=add("src/c.txt")) == "UNAUTHORIZED"
+
+
+async def test_a_grant_of_patches_never_opens_a_protected_path() -> None:
+    async with open_operated() as bench:
+        await scoped(bench, add("a.txt"), ".", 600)
+        assert (await bench.call("apply_patch", patch=add("b.txt")))["status"] == "applied"
+        assert await code_of(bench, "apply_patch", patch=add(".git/config")) == "PROTECTED_PATH"
+
+
+@pytest.mark.parametrize(
+    ("scope", "path", "seconds"),
+    [
+        ("patches", None, 60),
+        ("patches", "/etc", 60),
+        ("patches", "..", 60),
+        ("patches", "elsewhere", 60),
+        ("patches", "src", 0),
+        ("patches", "src", 1e9),
+        ("exact", None, 60),
+        ("program", None, 60),
+    ],
+)
+async def test_a_scope_that_is_not_to_be_had_grants_nothing(scope: Any, path: str | None, seconds: float) -> None:
+    async with open_operated() as bench:
+        hold = await held(bench, add("src/a.txt"))
+        with pytest.raises(Refusal) as caught:
+            await bench.daemon.operator.grant(hold, by="the console", scope=scope, path=path, seconds=seconds)
+        assert caught.value.code == "INVALID_ARGUMENT"
+        assert await state_of(bench, hold) == "pending"
+        assert await bench.daemon.operator.grants() == []
+
+
+async def test_a_workspace_whose_caller_may_confirm_has_no_scoped_grants() -> None:
+    async with open_bench(files=FILES, approvals="confirm") as bench:
+        hold = await held(bench)
+        with pytest.raises(Refusal) as caught:
+            await bench.daemon.operator.grant(hold, by="the console", scope="patches", path=".")
+        assert caught.value.code == "INVALID_ARGUMENT"
+        assert "`operator`" in json.dumps(caught.value.body())
