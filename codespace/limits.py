@@ -104,6 +104,10 @@ DIFF_WHOLE_BYTES: Final = 32 * 1_048_576
 # Most of a diff that is kept for people who decide; one that is larger nobody reads.
 DIFF_PAGE_BYTES: Final = 65_536
 # One page of it.
+STRAYS_SECONDS: Final = 5.0
+# Longest look for staged files whose directory was moved; they are hidden from every listing anyway.
+STRAYS_ENTRIES: Final = 200_000
+# And most names looked at.
 HELPER_DESCRIPTORS: Final = 1024
 # Most open files of a patch helper; a patch holds some 70 at once.
 HELPER_MEMORY_BYTES: Final = 6 * 1_073_741_824
@@ -159,6 +163,8 @@ OUTPUT_RING_BYTES: Final = 262_144
 # Output kept in memory for each process.
 OUTPUT_CHUNK_BYTES: Final = 65_536
 # Most output of one read_process answer.
+COMMAND_SHOWN_CHARACTERS: Final = 2_048
+# Most of a command in a list of processes, which may have hundreds; a script in an argument can be megabytes.
 COMMAND_ITEMS: Final = 4096
 # From the contract.
 GRACE_SECONDS: Final = 2.0

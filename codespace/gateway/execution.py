@@ -25,6 +25,7 @@ from codespace.gateway.occupancy import Lease, Occupancy, Occupant
 from codespace.gateway.processes import Processes
 from codespace.gateway.request import Request, require_same
 from codespace.gateway.runs import Run, Runs
+from codespace.gateway.view import command_view
 from statemachines.execution import Execution as Law
 
 log = structlog.get_logger("codespace.execution")
@@ -109,11 +110,11 @@ class Execution:
             ids.mint(ids.PROCESS),
             ids.mint(ids.OPERATION),
             request.workspace,
-            tuple(request.arguments["command"]),
+            command_view(request.arguments["command"]),
             request.operation_key,
             request.fingerprint,
-        )
             stdin_granted=hold is not None and bool(request.arguments["open_stdin"]),
+        )
         self._runs.add(run)
         self._nursery.start_soon(self._drive, run, request, hold, name=f"process {run.process_id}")
         outcome = await run.started.wait()
@@ -313,7 +314,7 @@ def _spawn_request(run: Run, request: Request) -> SpawnRequest:
     stdin = arguments["stdin"]
     return SpawnRequest(
         process_id=run.process_id,
-        argv=run.command,
+        argv=tuple(arguments["command"]),
         cwd=arguments["cwd"],
         env=arguments["env"],
         timeout_seconds=arguments["timeout_seconds"],

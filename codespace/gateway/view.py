@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
+from codespace import limits
 from codespace.contract import Chunk, Kept, PatchPlan, ProcessState, Stream
 from codespace.errors import Refusal
 from codespace.gateway.holds import Hold
@@ -51,6 +53,18 @@ def plan_view(plan: PatchPlan) -> dict[str, Any]:
         "diff": plan.diff,
         "diff_truncated": plan.diff_truncated,
     }
+
+
+def command_view(command: Sequence[str]) -> tuple[str, ...]:
+    """Return a command as lists of processes show it: cut behind limits.COMMAND_SHOWN_CHARACTERS, and saying so."""
+    shown, left = list[str](), limits.COMMAND_SHOWN_CHARACTERS
+    for number, item in enumerate(command):
+        if left <= 0:
+            shown.append(f"… (+{len(command) - number} arguments)")
+            break
+        shown.append(item if len(item) <= left else f"{item[:left]}… (+{len(item) - left} characters)")
+        left -= len(item) + 1
+    return tuple(shown)
 
 
 def process_view(state: ProcessState, stream: Stream = "combined") -> dict[str, Any]:
