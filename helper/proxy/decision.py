@@ -95,14 +95,14 @@ def not_listed(target: Target) -> Refused:
     )
 
 
-def not_global(target: Target, address: str, what: str) -> Refused:
-    """The name leads to where no outsider may lead."""
+def not_global(target: Target, what: str) -> Refused:
+    """The name leads to where no outsider may lead; which address that is stays outside."""
     return Refused(
         403,
         "not-global",
-        f"{target} leads to {address} ({what}).",
-        "Names may lead to public addresses only. If this service is meant, the operator can pin it in "
-        f'allowed_domains: {{"host": "{target.host}", "port": {target.port}, "address": "{address}"}}.',
+        f"{target} leads to an address that is not public ({what}).",
+        "Names may lead to public addresses only. If this service is meant, the operator can pin it to its address in "
+        f'allowed_domains: {{"host": "{target.host}", "port": {target.port}, "address": "..."}}.',
     )
 
 

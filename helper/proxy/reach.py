@@ -48,5 +48,5 @@ async def _checked(target: Target, network: Network, bounds: Bounds) -> list[str
     for address in found:
         what = addresses.problem(address) or ("this machine" if network.own(address) else None)
         if what is not None:
-            raise decision.not_global(target, address, what)
+            raise decision.not_global(target, what)
     return found

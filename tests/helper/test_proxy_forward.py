@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 import trio
 import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from .street import HANG, OK, PUBLIC, SECONDS, House, everything, replies, street, until
 from .test_proxy_names import LITERALS, PRIVATE
+from .test_proxy_request import TOKENS
 
 
 def get(url: str, *fields: str) -> bytes:
@@ -54,6 +57,7 @@ async def test_a_name_that_leads_inside_is_refused_and_nothing_is_dialled(addres
             answer = await town.ask(sent)
             assert answer.startswith(b"HTTP/1.1 403 ")
             assert b"the operator can pin it" in answer
+            assert address.encode() not in answer
             assert town.last().code == "not-global"
         assert (house.connections, town.dials) == (0, [])
 
@@ -293,3 +297,20 @@ async def test_no_byte_goes_out_before_the_decision_is_taken_down() -> None:
                 assert house.received == b""
                 town.recorded.set()
                 await house.heard.wait()
+
+
+@settings(max_examples=60)
+@given(st.lists(TOKENS, max_size=20).map(lambda parts: "".join(parts).encode("latin-1")))
+async def test_no_words_of_a_client_lead_anywhere_but_to_the_list(sent: bytes) -> None:
+    async with street("listed.example") as town:
+        await town.host("listed.example", replies(OK))
+        for name in ("pypi.org", "1", "xn--x.example"):
+            town.names[name] = [[PUBLIC]]
+        with trio.fail_after(SECONDS):
+            async with await town.enter() as stream:
+                await stream.send_all(sent)
+                await stream.send_eof()
+                await everything(stream)
+        assert set(town.lookups) <= {"listed.example"}
+        assert set(town.dials) <= {(PUBLIC, 80), (PUBLIC, 443)}
+        assert all(told.host == "listed.example" for told in town.decisions if told.allowed)

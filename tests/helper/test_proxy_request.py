@@ -156,6 +156,7 @@ TOKENS = st.sampled_from(
     [
         *("GET", "CONNECT", " ", "http://", "pypi.org", ":443", "/", "@", "\\", " HTTP/1.1", "\r\n", "\n", "\r", "\0"),
         *("Host: ", "Content-Length: ", "Transfer-Encoding: chunked", "1", "Connection: ", ",", "\t", ":", "#", "é"),
+        *("http://listed.example/", "CONNECT listed.example:443 HTTP/1.1\r\nHost: a\r\n\r\n"),
         *("%00", "[::1]", "GET http://pypi.org/ HTTP/1.1\r\nHost: a\r\n"),
     ]
 )

@@ -198,7 +198,7 @@ async def test_a_door_whose_daemon_is_killed_ends() -> None:
             port = int(await trio.to_thread.run_sync(said.readline))
             below = processes.descendants(daemon.pid)
             assert pid_of(port) in below
-            assert len(below) == 3  # keeper, door, spare
+            assert len(below) >= 2  # keeper, door, and a spare as soon as it is made
         finally:
             daemon.kill()
     with trio.fail_after(SECONDS):

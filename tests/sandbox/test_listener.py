@@ -17,6 +17,8 @@ from codespace.sandbox.listener import HOST, PORT, listen
 from codespace.sandbox.proxyenv import proxy_environment
 from codespace.testing import processes
 
+from .cage import Cage
+
 ASK = f"""
 import socket, sys
 print("up", flush=True)
@@ -112,3 +114,31 @@ def test_programs_are_told_in_both_cases_and_loopback_is_left_out() -> None:
     assert told["no_proxy"] == told["NO_PROXY"]
     assert {"localhost", "127.0.0.1", "::1"} <= set(told["no_proxy"].split(","))
     assert told["NODE_USE_ENV_PROXY"] == "1"
+
+
+def bound_inside(bubblewrap: str) -> tuple[str, bool]:
+    """Bind in a namespace of this account's making; what was bound, and whether it is seen from inside only."""
+    with subprocess.Popen(
+        [bubblewrap, *WAYS["bwrap"][1:], "/bin/sh", "-c", "echo up; read -r end"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"up\n"
+        pid = max(processes.descendants(program.pid))
+        with listen(pid) as listener:
+            bound = f":{PORT:04X} "
+            inside_only = bound in table(pid) and bound not in table(os.getpid())
+            host, port = listener.getsockname()
+            program.stdin.close()
+            return f"{host}:{port}", inside_only
+
+
+def table(pid: int) -> str:
+    with open(f"/proc/{pid}/net/tcp") as listing:
+        return listing.read()
+
+
+def test_every_account_that_can_make_a_sandbox_can_listen_in_it(cage: Cage) -> None:
+    assert cage.does(lambda: bound_inside(cage.bubblewrap)) == (f"{HOST}:{PORT}", True)
