@@ -54,6 +54,8 @@ FILE_BYTES: Final = 256 * 1_048_576
 # Largest file that is hashed and patched whole.
 READ_MANY_PATHS: Final = 50
 # From the contract.
+READ_MANY_SECONDS: Final = 20.0
+# After it the rest of a read_many is refused: 50 of the largest files would take minutes to hash.
 READ_SECONDS: Final = 20.0
 # Longest read or hash: 256 MiB takes a second; a hung network filesystem must not hang the caller.
 READS_AT_ONCE: Final = 8

@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from codespace import __version__
+import trio
+
+from codespace import __version__, limits
 from codespace.contract import Caller, Encoding, Outcome, ReadResult, Runner, Stream, Workspace
 from codespace.errors import Refusal
 from codespace.gateway import information, policy
@@ -103,10 +105,12 @@ class Gate:
     async def read_many(self, caller: Caller, *, workspace_id: str | None, paths: list[str]) -> dict[str, Any]:
         workspace = self._readable(workspace_id)
         left = workspace.limits.read_bytes
+        deadline = trio.current_time() + limits.READ_MANY_SECONDS
         entries: list[dict[str, Any]] = []
         for path in paths:
+            is_late = bool(entries) and trio.current_time() > deadline
             try:
-                result = await self._read_within(workspace, path, left)
+                result = await self._read_within(workspace, path, left, is_late=is_late)
             except Refusal as refusal:
                 entries.append({"path": path, "error": refusal.body()})
             else:
@@ -114,9 +118,11 @@ class Gate:
                 entries.append(known(result))
         return {"entries": entries}
 
-    async def _read_within(self, workspace: Workspace, path: str, left: int) -> ReadResult:
+    async def _read_within(self, workspace: Workspace, path: str, left: int, *, is_late: bool) -> ReadResult:
         if left <= 0:
             raise Refusal("OUTPUT_LIMIT", "The files before this one filled the answer.", next_step="Read it alone.")
+        if is_late:
+            raise Refusal("TIMEOUT", "The files before this one took the call's time.", next_step="Read it alone.")
         return await self._runner.read(
             workspace, path, start_line=None, line_count=None, encoding="text", limit_bytes=left
         )
@@ -203,9 +209,7 @@ class Gate:
             status["still_current"] = await self._still_current(operation)
         return {name: value for name, value in status.items() if value is not None}
 
-    async def operation_undo(
-        self, caller: Caller, *, operation_id: str, operation_key: str | None
-    ) -> dict[str, Any]:
+    async def operation_undo(self, caller: Caller, *, operation_id: str, operation_key: str | None) -> dict[str, Any]:
         workspace = self._writable(await self._workspace_of(operation_id))
         arguments = {"workspace_id": workspace.id, "operation_id": operation_id, "operation_key": operation_key}
         return await self._admission.admit("operation_undo", workspace, arguments, caller)

@@ -340,6 +340,13 @@ async def test_a_diff_that_cannot_be_shown_whole_is_not_held() -> None:
         assert (code, "approval_id" in body) == ("LIMIT_REACHED", False)
 
 
+async def test_reading_many_files_ends_in_time_and_says_which_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_bench(files=FILES) as bench:
+        monkeypatch.setattr(limits, "READ_MANY_SECONDS", 0.0)
+        first, second = (await bench.call("read_many", paths=["log.txt", "tool.sh"]))["entries"]
+        assert (first["content"], second["error"]["code"]) == ("first\n", "TIMEOUT")
+
+
 async def test_a_preview_cannot_be_held() -> None:
     async with open_bench(files=FILES, approvals="confirm") as bench:
         arguments = {"patch": APPEND, "check_only": True}
