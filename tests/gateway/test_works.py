@@ -396,6 +396,13 @@ async def test_a_stop_ordered_again_ends_commands_again_and_leaves_no_second_not
     assert first["notice"]["kind"] == "stop_notice"
 
 
+async def test_a_stop_notice_that_is_withdrawn_lets_the_work_close(desk: Desk) -> None:
+    work = await desk.open()
+    notice = (await desk.inbox.stop(work_id=work, text=None))["notice"]["intent_id"]
+    await desk.inbox.cancel(intent_id=notice, revision=None)
+    assert [each["state"] for each in (await desk.inbox.works())["works"]] == ["closed"]
+
+
 async def test_a_stop_that_could_not_end_the_commands_says_so_and_harms_nothing_else(desk: Desk) -> None:
     async def fails(workspace_id: str) -> None:
         raise RuntimeError("the runner is gone")
