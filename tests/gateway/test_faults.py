@@ -237,6 +237,21 @@ async def test_nothing_starts_and_no_key_is_burned_where_the_database_is_away_fr
         ] == 0
 
 
+async def test_a_daemon_with_another_state_dir_settles_a_patch_from_the_journal_of_the_dead_one() -> None:
+    faults = Faults()
+    async with bench_with(faults) as bench:
+        faults.order("after", "install", crash)
+        faults.order("before", "settle", away(bench))
+        _, body = await answer(bench, patch=PATCH)
+        await bench.stop()
+        shared = {"CODESPACE_OPERATIONS_DB": bench.daemon.settings.database}
+        async with open_bench(workspace={"root": bench.root}, environ=shared) as successor:
+            status = await successor.call("operation_status", operation_id=body["operation_id"])
+            assert status["status"] == "applied"
+            assert tree(bench.root) == AFTER
+        await bench.start()
+
+
 async def test_what_a_daemon_that_died_behind_the_record_left_set_aside_is_swept_by_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
