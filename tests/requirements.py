@@ -31,6 +31,9 @@ class Requirement:
 
 FILES = "tests/acceptance/test_files.py::"
 COMMANDS = "tests/acceptance/test_commands.py::"
+STEERING = "tests/acceptance/test_steering.py::"
+WORKS = "tests/gateway/test_works.py::"
+INBOX = "tests/http/test_inbox.py::"
 HOLDS = "tests/acceptance/test_holds.py::"
 RECOVERY = "tests/acceptance/test_recovery.py::"
 ENDINGS = "tests/acceptance/test_endings.py::"
@@ -58,6 +61,9 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             FILES + "test_a_read_only_workspace_reads_finds_and_searches_and_refuses_all_else",
             HOSTILE + "test_claims_in_arguments_change_nothing",
             HOLDS + "test_a_grant_is_for_what_was_shown_and_for_nothing_newer",
+            STEERING + "test_a_text_is_an_instruction_and_grants_nothing",
+            STEERING + "test_the_id_of_a_work_grants_nothing_in_another_workspace",
+            INBOX + "test_only_the_operators_token_opens_any_route_and_it_opens_nothing_else",
         ),
     ),
     Requirement(
@@ -381,7 +387,19 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "W1",
         "Drafts are invisible to the agent; a claim is atomic and frozen; work_finish refuses while input waits; stop "
         "stops.",
-        open="works and the inbox are still to come",
+        (
+            WORKS + "test_a_draft_is_invisible_until_it_is_queued_and_its_text_until_it_is_claimed",
+            WORKS + "test_of_two_claims_at_the_same_moment_one_wins_and_the_other_is_told",
+            WORKS + "test_two_daemons_on_one_database_never_claim_the_same_intent",
+            WORKS + "test_a_claimed_intent_is_frozen_for_every_verb_of_the_operator",
+            WORKS + "test_a_work_is_not_finished_while_input_is_queued_or_claimed_and_undone",
+            WORKS + "test_a_stop_ends_commands_and_leaves_a_notice_that_is_claimed_first",
+            "tests/gateway/test_works_machine.py::"
+            "test_works_and_intents_are_what_a_plain_model_says_whatever_is_done_in_whatever_order",
+            STEERING + "test_input_reaches_the_agent_with_its_next_result_and_keeps_the_work_open_until_it_is_done",
+            STEERING + "test_a_stop_ends_the_command_that_an_agent_waits_for",
+            INBOX + "test_a_stop_ends_what_runs_in_the_workspace_and_nothing_new_starts_in_the_work",
+        ),
     ),
     # Record
     Requirement(
