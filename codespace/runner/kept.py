@@ -98,18 +98,28 @@ def look(folder: str) -> Kept:
         )
     except OSError:
         return Kept()
-    runs: list[Run] = []
-    begun: list[Part] = []
-    for position, number in enumerate(numbers):
-        path = segment_path(folder, number)
-        is_last = position + 1 == len(numbers) or numbers[position + 1] != number + 1
-        try:
-            with mapped(path) as segment:
-                begun.append(Part(path, segment.starts))
-                ends = segment.ends() if is_last else segment.starts
-        except (OSError, ValueError):
-            ends, is_last = begun[-1].starts if begun else (0, 0, 0), True
-        if is_last and begun:
-            runs.append(Run(tuple(begun), ends))
-            begun = []
-    return Kept(tuple(runs))
+    runs: list[list[tuple[int, Part]]] = []
+    for number in numbers:
+        part = _part(segment_path(folder, number))
+        if part is None:
+            continue  # given up meanwhile, or begun on a full disk
+        if not runs or runs[-1][-1][0] != number - 1:
+            runs.append([])
+        runs[-1].append((number, part))
+    return Kept(tuple(_run([part for _, part in each]) for each in runs))
+
+
+def _part(path: str) -> Part | None:
+    try:
+        with mapped(path) as segment:
+            return Part(path, segment.starts)
+    except (OSError, ValueError):
+        return None
+
+
+def _run(parts: list[Part]) -> Run:
+    try:
+        with mapped(parts[-1].path) as segment:
+            return Run(tuple(parts), segment.ends())
+    except (OSError, ValueError):
+        return Run(tuple(parts), parts[-1].starts)

@@ -139,12 +139,12 @@ class Spool:
             os.mkdir(self.folder, 0o700)
         if len(self._tail) >= limits.SPOOL_SEGMENTS - limits.SPOOL_HEAD_SEGMENTS:
             self._drop_oldest()
-        path = segment_path(self.folder, self._next)
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        self._next += 1
         if not self._take(HEADER_BYTES):
             raise SpoolFull(errno.EDQUOT, "all spools together are at `spool_bytes`")
         self.size_bytes += HEADER_BYTES
+        path = segment_path(self.folder, self._next)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._next += 1
         if os.write(self._descriptor, header(self._ends)) < HEADER_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._used = HEADER_BYTES

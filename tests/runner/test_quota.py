@@ -52,7 +52,7 @@ async def test_cpu_time_that_is_used_up_ends_the_command_and_is_named(bench: Ben
     assert (state.termination, state.signal) == ("limit", "SIGXCPU")
     assert "limits.cpu_seconds" in state.notes[0]
     assert state.resources is not None
-    assert state.resources["cpu_seconds"] >= 0.9
+    assert state.resources["cpu_seconds"] >= 0.5
 
 
 async def test_a_limit_reached_below_a_shell_is_named_though_the_shell_ends_by_itself(bench: Bench) -> None:

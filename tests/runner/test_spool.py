@@ -13,6 +13,7 @@ from typing import get_args
 import hypothesis.strategies as st
 import pytest
 import trio
+from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from codespace import limits
@@ -168,6 +169,8 @@ class Cursors(RuleBasedStateMachine):
 
 
 TestCursors = Cursors.TestCase
+# It writes files: how long a step takes says something about the machine, and nothing about the spool.
+TestCursors.settings = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 # --- on a loop, in threads ---
