@@ -25,6 +25,9 @@ def build() -> argparse.ArgumentParser:
     _command(commands, "demo", "demonstration", "show the whole story on a throw-away workspace")
     _config(_command(commands, "doctor", "doctor", "say what is in force, and the exact fix for what is not"))
     _client(_command(commands, "client-config", "clients", "print (or write) what an MCP client needs to find this"))
+    _approvals(_command(commands, "approvals", "approvals", "show what is held, and decide it"))
+    _grants(_command(commands, "grants", "grants", "show what is granted for more than one request, and take it back"))
+    _processes(_command(commands, "processes", "processes", "show the commands that run"))
     _audit(_command(commands, "audit", "audit", "check the chain of recorded events"))
     return parser
 
@@ -83,6 +86,59 @@ def _client(parser: argparse.ArgumentParser) -> None:
         "--write", action="store_true", help="merge it into the client's file of this user (a copy is kept)"
     )
     _config(parser)
+
+
+def _approvals(parser: argparse.ArgumentParser) -> None:
+    words = parser.add_subparsers(dest="question", required=True, metavar="WORD")
+    listing = _word(words, "list", "what is held")
+    listing.add_argument("--all", action="store_true", help="also what was decided")
+    show = _word(words, "show", "the whole of one hold, with its diff")
+    grant = _word(words, "grant", "let it run, once", json=False)
+    deny = _word(words, "deny", "refuse it, or take back a grant that was not used", json=False)
+    for each in (show, grant, deny):
+        each.add_argument("id", metavar="ID", help="the approval_id")
+    grant.add_argument("--yes", action="store_true", help="do not show it and ask; you have seen it")
+    grant.add_argument(
+        "--fingerprint", metavar="F", help="of what you have seen (`show --json`); another one is refused"
+    )
+    scope = grant.add_mutually_exclusive_group()
+    scope.set_defaults(scope="once")
+    scope.add_argument(
+        "--exact", dest="scope", action="store_const", const="exact", help="grant this exact command again, too"
+    )
+    scope.add_argument(
+        "--program", dest="scope", action="store_const", const="program", help="grant this program with any arguments"
+    )
+    scope.add_argument("--patches", dest="path", metavar="PATH", help="grant patches that stay under PATH")
+    grant.add_argument(
+        "--for",
+        dest="seconds",
+        type=float,
+        metavar="SECONDS",
+        help="how long such a grant is good (default: until the daemon that holds the request ends)",
+    )
+    _word(words, "watch", "print holds as they come, until interrupted")
+
+
+def _grants(parser: argparse.ArgumentParser) -> None:
+    words = parser.add_subparsers(dest="question", required=True, metavar="WORD")
+    _word(words, "list", "what is granted, and what was")
+    _word(words, "revoke", "end one", json=False).add_argument("id", metavar="ID", help="the grant_id")
+
+
+def _processes(parser: argparse.ArgumentParser) -> None:
+    words = parser.add_subparsers(dest="question", required=True, metavar="WORD")
+    _word(words, "list", "commands that run").add_argument("--all", action="store_true", help="also those that ended")
+
+
+def _word(
+    words: argparse._SubParsersAction[argparse.ArgumentParser], name: str, summary: str, *, json: bool = True
+) -> argparse.ArgumentParser:
+    parser = words.add_parser(name, help=summary, description=summary[0].upper() + summary[1:], allow_abbrev=False)
+    if json:
+        parser.add_argument("--json", action="store_true", help="one JSON object a line, for programs")
+    _config(parser)
+    return parser
 
 
 def _audit(parser: argparse.ArgumentParser) -> None:

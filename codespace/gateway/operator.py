@@ -21,7 +21,7 @@ from codespace.gateway.audit import Audit
 from codespace.gateway.grants import Grant, Grants, require_time
 from codespace.gateway.holds import Hold, Holds
 from codespace.gateway.ledger import Ledger
-from codespace.gateway.operation import Operation
+from codespace.gateway.operation import Kind, Operation
 from codespace.gateway.polls import Polls
 from codespace.gateway.scopes import Scope
 from codespace.gateway.store import Store
@@ -61,9 +61,9 @@ class Operator:
         await self._grants.sweep()
         return await self._grants.listed()
 
-    async def operations(self, limit: int = limits.LIST_ROWS) -> tuple[Operation, ...]:
+    async def operations(self, kind: Kind | None = None, limit: int = limits.LIST_ROWS) -> tuple[Operation, ...]:
         """Return the recorded operations, newest first."""
-        return await self._ledger.list(limit=limit)
+        return await self._ledger.list(kind=kind, limit=limit)
 
     async def version(self) -> Version:
         """Return what differs once anything was written to the database, by whomever."""

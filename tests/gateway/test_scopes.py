@@ -118,7 +118,25 @@ def test_any_arguments_are_refused_for_what_could_do_anything(changes: dict[str,
     assert scopes.terms_of(hold(**changes), "exact", root=ROOT)
 
 
-@pytest.mark.parametrize("name", "sh bash python env git npm make node sudo xargs find ssh docker cargo".split())
+COMMON = (
+    "sh",
+    "bash",
+    "python",
+    "env",
+    "git",
+    "npm",
+    "make",
+    "node",
+    "sudo",
+    "xargs",
+    "find",
+    "ssh",
+    "docker",
+    "cargo",
+)
+
+
+@pytest.mark.parametrize("name", COMMON)
 def test_shells_interpreters_and_launchers_are_known_whatever_their_version_and_place(name: str) -> None:
     assert is_launcher([name])
     assert is_launcher([f"/usr/local/bin/{name}"])

@@ -1,0 +1,104 @@
+"""`codespace approvals list|show|grant|deny|watch`: holds, decided in a terminal."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import Literal
+
+from codespace.cli import recorded, telling
+from codespace.display import display
+from codespace.gateway.holds import Hold
+from codespace.gateway.operator import Operator, hold_facts
+from codespace.gateway.scopes import Scope
+
+_BY = "operator on the command line"
+_LOOK_SECONDS = 60.0  # a watch is woken by changes; this only bounds one wait
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run one word of the command."""
+    words = {"list": _list, "show": _show, "grant": _grant, "deny": _deny, "watch": _watch}
+    act = words[arguments.question]
+    return recorded.run(arguments.config, lambda operator: act(operator, arguments))
+
+
+async def _list(operator: Operator, arguments: argparse.Namespace) -> int:
+    holds = [*(await operator.holds()), *(await operator.decided() if arguments.all else [])]
+    if arguments.json:
+        for hold in holds:
+            print(recorded.as_json(hold_facts(hold)))
+    elif holds:
+        print(recorded.table(("ID", "STATE", "TOOL", "WORKSPACE", "LEFT", "WHAT"), map(_row, holds)))
+    else:
+        print("Nothing is held.")
+    return 0
+
+
+async def _show(operator: Operator, arguments: argparse.Namespace) -> int:
+    hold = await operator.hold(arguments.id)
+    if arguments.json:
+        print(recorded.as_json(hold_facts(hold)))
+    else:
+        _print(hold)
+    return 0
+
+
+async def _grant(operator: Operator, arguments: argparse.Namespace) -> int:
+    hold = await operator.hold(arguments.id)
+    scope: Scope | Literal["once"] = "patches" if arguments.path is not None else arguments.scope
+    if arguments.seconds is not None and scope == "once":
+        return recorded.refused("--for belongs to --exact, --program or --patches; nothing was granted.")
+    fingerprint = arguments.fingerprint or hold.fingerprint
+    if not (arguments.yes or arguments.fingerprint):
+        _print(hold)
+        if not _wanted():
+            return recorded.refused("nothing was granted. Say --yes where nobody can be asked.")
+    granted, grant = await operator.grant(
+        hold.id,
+        by=_BY,
+        fingerprint=fingerprint,
+        scope=scope,
+        path=arguments.path,
+        seconds=arguments.seconds,
+    )
+    print(f"{granted.id} is {granted.state}.")
+    if grant is not None:
+        until = "until its daemon ends" if grant.expires_at is None else f"for {recorded.ago(arguments.seconds)}"
+        print(f"{grant.id} grants what is like it, {until}. Take it back: codespace grants revoke {grant.id}")
+    return 0
+
+
+async def _deny(operator: Operator, arguments: argparse.Namespace) -> int:
+    hold = await operator.deny(arguments.id, by=_BY)
+    print(f"{hold.id} is {hold.state}.")
+    return 0
+
+
+async def _watch(operator: Operator, arguments: argparse.Namespace) -> int:
+    told: dict[str, str] = {}
+    while True:
+        version = await operator.version()  # before the look, so that what changes in between is seen next
+        for hold in await operator.holds():
+            if told.get(hold.id) != hold.state:
+                told[hold.id] = hold.state
+                line = recorded.as_json(hold_facts(hold)) if arguments.json else "  ".join(_row(hold))
+                print(line, flush=True)
+        await operator.wait_changed(version, _LOOK_SECONDS)
+
+
+def _print(hold: Hold) -> None:
+    for line in telling.lines(hold, time.time()):
+        print(line)
+
+
+def _row(hold: Hold) -> tuple[str, ...]:
+    left = recorded.ago(hold.expires_at - time.time()) if hold.state in ("pending", "granted") else "-"
+    return hold.id, hold.state, hold.tool, display(hold.workspace_id), left, telling.summary(hold)
+
+
+def _wanted() -> bool:
+    if sys.stdin is None or not sys.stdin.isatty():
+        return False
+    return input("Grant this? [y/N] ").strip().lower() in ("y", "yes")

@@ -1,0 +1,39 @@
+"""`codespace processes list`: commands that run or ran, as the database tells of them."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from codespace.cli import recorded
+from codespace.display import display
+from codespace.gateway.operation import Operation
+from codespace.gateway.operator import Operator
+from codespace.gateway.view import known
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run one word of the command."""
+    return recorded.run(arguments.config, lambda operator: _list(operator, arguments))
+
+
+async def _list(operator: Operator, arguments: argparse.Namespace) -> int:
+    found = [each for each in await operator.operations(kind="exec") if arguments.all or each.finished_at is None]
+    if arguments.json:
+        for operation in found:
+            print(recorded.as_json(known(operation)))
+    elif found:
+        print(recorded.table(("PROCESS", "STATE", "WORKSPACE", "SINCE", "OPERATION", "END"), map(_row, found)))
+    else:
+        print("No command has run yet." if arguments.all else "No command runs.")
+    return 0
+
+
+def _row(operation: Operation) -> tuple[str, ...]:
+    outcome = operation.outcome or {}
+    end = outcome.get("termination", "-")
+    if outcome.get("exit_code") is not None:
+        end = f"exit code {outcome['exit_code']}"
+    since = recorded.ago(time.time() - operation.created_at)
+    place = display(operation.workspace_id)
+    return operation.process_id or "-", operation.state, place, since, operation.id, display(str(end))

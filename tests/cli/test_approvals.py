@@ -1,0 +1,187 @@
+"""`codespace approvals`, `grants` and `processes`, as an operator types them beside a running daemon, or without one."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+import trio
+
+from codespace.errors import Refusal
+from codespace.testing import Bench, open_bench
+from codespace.testing.installed import script
+from codespace.testing.site import tree
+
+HOSTILE = "evil\x1b[2J\u202egnp.txt"
+PATCH = "*** Begin Patch\n*** Add File: new.txt\n+CANARY\n*** End Patch\n"
+
+
+@dataclass(frozen=True)
+class Said:
+    code: int
+    out: str
+    err: str
+
+
+async def codespace(bench: Bench, *words: str) -> Said:
+    run = partial(trio.run_process, [script(), *words], env=bench.site.environ, check=False)
+    done = await run(capture_stdout=True, capture_stderr=True, stdin=b"")
+    return Said(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+async def held(bench: Bench, patch: str = PATCH) -> str:
+    with pytest.raises(Refusal) as caught:
+        await bench.call("apply_patch", patch=patch)
+    assert caught.value.approval_id is not None, caught.value
+    return caught.value.approval_id
+
+
+async def test_a_hold_is_listed_shown_granted_and_runs_when_the_agent_resumes() -> None:
+    async with open_bench(approvals="operator") as bench:
+        hold = await held(bench)
+        listed = await codespace(bench, "approvals", "list")
+        assert hold in listed.out
+        assert "new.txt" in listed.out
+        shown = await codespace(bench, "approvals", "show", hold)
+        assert "+CANARY" in shown.out
+        assert tree(bench.root) == {}
+        granted = await codespace(bench, "approvals", "grant", hold, "--yes")
+        assert (granted.code, granted.out) == (0, f"{hold} is granted.\n")
+        resumed = await bench.call("operation_resume", approval_id=hold)
+        assert resumed["apply_patch"]["status"] == "applied"
+        assert hold not in (await codespace(bench, "approvals", "list")).out
+        assert hold in (await codespace(bench, "approvals", "list", "--all")).out
+
+
+async def test_nothing_is_granted_unseen_by_a_program_that_cannot_be_asked() -> None:
+    async with open_bench(approvals="operator") as bench:
+        hold = await held(bench)
+        said = await codespace(bench, "approvals", "grant", hold)
+        assert said.code == 2
+        assert "nothing was granted" in said.err
+        assert (await bench.call("approval_status", approval_id=hold))["state"] == "pending"
+
+
+@pytest.mark.parametrize(("answer", "state"), [("y\n", "granted"), ("n\n", "pending"), ("\n", "pending")])
+async def test_a_person_is_shown_the_whole_and_asked(answer: str, state: str) -> None:
+    async with open_bench(approvals="operator") as bench:
+        hold = await held(bench)
+        ours, theirs = pty.openpty()
+        try:
+            os.write(ours, answer.encode())
+            command = [script(), "approvals", "grant", hold]
+            done = await trio.run_process(
+                command, env=bench.site.environ, stdin=theirs, capture_stdout=True, capture_stderr=True, check=False
+            )
+        finally:
+            os.close(ours)
+            os.close(theirs)
+        assert b"+CANARY" in done.stdout
+        assert (await bench.call("approval_status", approval_id=hold))["state"] == state
+
+
+async def test_a_grant_for_another_fingerprint_than_the_holds_is_refused() -> None:
+    async with open_bench(approvals="operator") as bench:
+        hold = await held(bench)
+        facts = json.loads((await codespace(bench, "approvals", "show", hold, "--json")).out)
+        assert facts["approval_id"] == hold
+        assert "body" not in facts
+        wrong = await codespace(bench, "approvals", "grant", hold, "--fingerprint", "0" * 64)
+        assert (wrong.code, "APPROVAL_CONFLICT" in wrong.err) == (2, True)
+        right = await codespace(bench, "approvals", "grant", hold, "--fingerprint", facts["fingerprint"])
+        assert right.code == 0
+
+
+async def test_decisions_without_a_daemon_are_there_when_it_comes_back() -> None:
+    async with open_bench(approvals="operator") as bench:
+        wanted, unwanted = await held(bench), await held(bench, PATCH.replace("new", "other"))
+        await bench.stop()
+        assert (await codespace(bench, "approvals", "grant", wanted, "--yes")).code == 0
+        assert (await codespace(bench, "approvals", "deny", unwanted)).out == f"{unwanted} is denied.\n"
+        await bench.start()
+        assert (await bench.call("apply_patch", patch=PATCH))["status"] == "applied"
+        assert (await bench.call("approval_status", approval_id=unwanted))["state"] == "denied"
+
+
+async def test_a_scoped_grant_is_given_listed_used_and_revoked() -> None:
+    async with open_bench(approvals="operator") as bench:
+        hold = await held(bench)
+        words = ("approvals", "grant", hold, "--yes", "--patches", ".", "--for", "600")
+        said = await codespace(bench, *words)
+        grant = next(word for word in said.out.split() if word.startswith("grant-"))
+        assert "for 10 min" in said.out
+        assert (await bench.call("apply_patch", patch=PATCH.replace("new", "a")))["status"] == "applied"
+        (line,) = (await codespace(bench, "grants", "list", "--json")).out.splitlines()
+        assert (json.loads(line)["grant_id"], json.loads(line)["uses"]) == (grant, 1)
+        assert (await codespace(bench, "grants", "revoke", grant)).out == f"{grant} is revoked.\n"
+        assert "revoked" in (await codespace(bench, "grants", "list")).out
+        await held(bench, PATCH.replace("new", "b"))
+
+
+async def test_hostile_names_and_contents_act_on_no_terminal() -> None:
+    async with open_bench(approvals="operator") as bench:
+        hold = await held(bench, PATCH.replace("CANARY", "\x1b]0;owned\x07\u202e"))
+        for words in (("list",), ("show", hold), ("show", hold, "--json"), ("list", "--json")):
+            out = (await codespace(bench, "approvals", *words)).out
+            assert hold in out
+            assert not set(out) & set("\x1b\x07\u202e")
+        assert "\\x1b]0;owned\\x07\\u202e" in (await codespace(bench, "approvals", "show", hold)).out
+
+
+async def test_a_watch_tells_of_a_hold_as_it_comes_and_ends_when_interrupted() -> None:
+    async with open_bench(approvals="operator") as bench:
+        first = await held(bench)
+        command = [script(), "approvals", "watch", "--json"]
+        watch = await trio.lowlevel.open_process(command, env=bench.site.environ, stdout=subprocess.PIPE)
+        assert watch.stdout is not None
+        async with watch.stdout:
+            out = b""
+            while out.count(b"\n") < 1:
+                out += await watch.stdout.receive_some()
+            second = await held(bench, PATCH.replace("new", "b"))
+            while out.count(b"\n") < 2:
+                out += await watch.stdout.receive_some()
+            watch.send_signal(signal.SIGINT)
+            assert await watch.wait() == 130
+        assert [json.loads(line)["approval_id"] for line in out.splitlines()] == [first, second]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("approvals", "show", "appr-none"),
+        ("approvals", "grant", "appr-none", "--yes"),
+        ("approvals", "deny", "appr-none"),
+        ("grants", "revoke", "grant-none"),
+    ],
+)
+async def test_an_unknown_id_is_said_to_be_unknown(words: tuple[str, ...]) -> None:
+    async with open_bench(approvals="operator") as bench:
+        said = await codespace(bench, *words)
+        assert said.code == 2
+        assert said.err.startswith("codespace: APPROVAL_NOT_FOUND")
+
+
+async def test_commands_are_listed_while_they_run_and_on_request_after_it() -> None:
+    async with open_bench() as bench:
+        running = await bench.call("exec_command", command=["sleep", "1000"], wait_seconds=0)
+        assert running["process_id"] in (await codespace(bench, "processes", "list")).out
+        await bench.call("terminate_process", process_id=running["process_id"])
+        assert running["process_id"] not in (await codespace(bench, "processes", "list")).out
+        assert running["process_id"] in (await codespace(bench, "processes", "list", "--all")).out
+
+
+async def test_where_nothing_is_recorded_it_is_said_and_nothing_is_made() -> None:
+    async with open_bench(approvals="operator") as bench:
+        await bench.stop()
+        for path in bench.site.state.glob("operations.sqlite*"):
+            path.unlink()
+        said = await codespace(bench, "approvals", "list")
+        assert (said.code, "nothing has been recorded yet" in said.err) == (2, True)
+        assert list(bench.site.state.glob("operations.sqlite*")) == []
