@@ -19,7 +19,9 @@ import trio
 from codespace import limits
 from codespace.contract import Domain
 from codespace.errors import Refusal
-from codespace.runner.proxy import Decision, Decisions, Door, Proxy
+from codespace.runner.decisions import Decision, Decisions
+from codespace.runner.door import Door
+from codespace.runner.proxy import Proxy
 from codespace.testing import processes
 
 SECONDS = 20.0

@@ -19,7 +19,8 @@ import pytest
 import trio
 
 from codespace.contract import Domain
-from codespace.runner.proxy import Decisions, Proxy
+from codespace.runner.decisions import Decisions
+from codespace.runner.proxy import Proxy
 from codespace.sandbox.listener import listen
 from codespace.sandbox.proxyenv import proxy_environment
 from codespace.testing import processes
