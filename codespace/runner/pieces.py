@@ -47,11 +47,12 @@ def span(ranges: list[tuple[int, int]], wanted: int) -> Span:
     """Return where a reader who wants `wanted` goes on.
 
     Args:
-        ranges: What is kept, as (first, behind the last), ascending by their start; they may overlap.
-            The last one ends at the end of the output, and may be empty.
+        ranges: What is kept, as (first, behind the last); they may overlap. One, which may be empty, ends at
+            the end of the output.
     """
-    joined = [ranges[0]]
-    for start, stop in ranges[1:]:
+    first, *rest = sorted(ranges)
+    joined = [first]
+    for start, stop in rest:
         if start <= joined[-1][1]:
             joined[-1] = (joined[-1][0], max(joined[-1][1], stop))
         else:
