@@ -15,11 +15,13 @@ import trio
 
 from codespace import limits
 from codespace.contract import Inbox
+from codespace.errors import Refusal
 from codespace.http.exposure import Address
 from codespace.http.serve import serve_http
 from codespace.protocol.server import build_server
 from codespace.settings import SettingsError
 from codespace.testing import Bench, open_bench
+from codespace.testing.site import tree
 
 TOKEN = "canary-token-of-clients-0123456789"
 OPERATOR = "canary-token-of-the-operator-0123456789"
@@ -358,6 +360,23 @@ async def test_a_stop_ends_what_runs_in_the_workspace_and_nothing_new_starts_in_
         assert (notice["kind"], notice["text"]) == ("stop_notice", "enough")
         await call("steer_complete", work_id=work, intent_id=notice["intent_id"], outcome="done")
         assert (await call("work_finish", work_id=work))["closed"] is True
+
+
+async def test_what_was_granted_for_a_work_is_not_run_after_its_stop() -> None:
+    async with open_desk(approvals="confirm") as desk:
+        work = await desk.open()
+        patch = "*** Begin Patch\n*** Add File: a.txt\n+one\n*** End Patch\n"
+        for tool, arguments in (("apply_patch", {"patch": patch}), ("exec_command", {"command": ["touch", "b.txt"]})):
+            with pytest.raises(Refusal) as caught:
+                await desk.bench.call(tool, work_id=work, **arguments)
+            approval_id = str(caught.value.approval_id)
+            await desk.bench.call("approval_resolve", approval_id=approval_id, decision="grant")
+            await desk.ask("POST", f"works/{work}/stop")
+            with pytest.raises(Refusal) as caught:
+                await desk.bench.call("operation_resume", approval_id=approval_id)
+            assert caught.value.code == "WORK_CLOSED"
+            work = await desk.open()
+        assert tree(desk.bench.root) == {}
 
 
 async def test_a_repeated_key_is_answered_whatever_became_of_its_work() -> None:
