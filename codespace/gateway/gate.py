@@ -349,6 +349,7 @@ class Gate:
                 next_step="Call apply_patch with check_only, or leave it out to have the patch itself held.",
                 details={"argument": "arguments.check_only"},
             )
+        await self._require_work(arguments.get("work_id"), workspace, arguments.get("operation_key"))
         filled = {name: value for name, value in arguments.items() if name != "check_only"}
         filled["workspace_id"] = workspace.id
         for name in {"env", "expected_versions"} & filled.keys():

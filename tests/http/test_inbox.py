@@ -375,6 +375,10 @@ async def test_what_was_granted_for_a_work_is_not_run_after_its_stop() -> None:
             with pytest.raises(Refusal) as caught:
                 await desk.bench.call("operation_resume", approval_id=approval_id)
             assert caught.value.code == "WORK_CLOSED"
+            ahead = {"workspace_id": "main", "work_id": work, **arguments}
+            with pytest.raises(Refusal) as caught:
+                await desk.bench.call("approval_create", tool=tool, arguments=ahead)
+            assert caught.value.code == "WORK_CLOSED"
             work = await desk.open()
         assert tree(desk.bench.root) == {}
 
