@@ -197,11 +197,11 @@ PIPE_READS: Final = 4
 # Reads in a row before others have their turn.
 SPOOL_SEGMENTS: Final = 16
 # Files that one spool is at most: a tail is lost in steps of a sixteenth of the limit.
-SPOOL_HEAD_SEGMENTS: Final = 4
+SPOOL_HEAD_SEGMENTS: Final = 1
 # Of those, for the head: how it began is told in fewer words than how it ended.
 SPOOL_LEAST_BYTES: Final = 4_096
 # A smaller limit of a spool means none: it would be headers.
-SPOOL_PENDING_BYTES: Final = 8 * 1_048_576
+SPOOL_PENDING_BYTES: Final = 4 * 1_048_576
 # Output that waits in memory to be written to the head of a spool; at this the process waits, as for a full pipe.
 SPOOL_FLOOD_BYTES: Final = 1_048_576
 # Behind the head: over this the older half of what waits is dropped. Small, so that it stays in the processor's cache.

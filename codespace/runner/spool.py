@@ -1,6 +1,6 @@
 """The spool of one process: its output on disk, within a limit; a lost middle leaves head and tail.
 
-The first quarter of the limit keeps the head. Behind it the oldest segment of the rest makes room for the
+The first sixteenth of the limit keeps the head. Behind it the oldest segment of the rest makes room for the
 next one. It blocks: one thread at a time calls `write`. A spool that fails keeps what it has, says
 why, and takes no more; the process goes on with what is in memory.
 """

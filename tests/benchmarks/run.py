@@ -27,6 +27,8 @@ from codespace.testing.wire import Wire
 
 FILES = 5000
 STARTS = 5
+FLOODS = 7
+FLOOD = ("head", "-c", "100000000", "/dev/zero")
 LINES_OF_100 = "".join(f"line {number}: the quick brown fox jumps over the lazy dog\n" for number in range(100))
 MEGABYTE = "".join(f"{number:07d} {'x' * 54}\n" for number in range(16_650))
 # 1.05 MB of distinct lines.
@@ -43,14 +45,21 @@ class Row:
     goal: float | None = None
 
 
-def measure(what: str, rounds: int, act: Callable[[int], object], goal: float | None = None) -> Row:
-    """Time `act(round)` after two rounds of warming up."""
+def measure(
+    what: str,
+    rounds: int,
+    act: Callable[[int], object],
+    goal: float | None = None,
+    after: Callable[[], object] = lambda: None,
+) -> Row:
+    """Time `act(round)` after two rounds of warming up; `after` tidies up outside of the time."""
     times = []
     for number in range(-2, rounds):
         began = time.perf_counter()
         act(number)
         if number >= 0:
             times.append((time.perf_counter() - began) * 1000)
+        after()
     return Row(what, statistics.median(times), sorted(times)[int(len(times) * 0.9)], rounds, goal)
 
 
@@ -80,6 +89,10 @@ def through_stdio(site: Site, rounds: int) -> list[Row]:
             measure("patch of 1 hunk", rounds, patching(wire, "small.txt", LINES_OF_100.splitlines()[50]), 2.4),
             measure("patch of 1 hunk in 1 MB", rounds, patching(wire, "big.txt", MEGABYTE.splitlines()[8000])),
             measure("exec of /bin/true", rounds, lambda _: run_true(wire), 12),
+            measure("exec of echo", rounds, lambda _: run(wire, "echo", "hello"), 12),
+            measure("exec, to its first byte", rounds, lambda _: to_first_byte(wire), after=lambda: end_all(wire)),
+            measure("exec of 100 MB to its end", FLOODS, lambda _: run(wire, *FLOOD)),
+            keystrokes(wire, rounds),
         ]
     return rows
 
@@ -94,6 +107,39 @@ def run_true(wire: Wire) -> None:
     ran = succeed(wire, "exec_command", command=["/bin/true"])
     if ran["exit_code"] != 0:
         sys.exit(f"/bin/true ended as {ran}")
+
+
+def run(wire: Wire, *command: str) -> None:
+    succeed(wire, "exec_command", command=list(command), wait_seconds=50)
+
+
+def to_first_byte(wire: Wire) -> None:
+    started = succeed(wire, "exec_command", command=["sh", "-c", "echo x; read line"], open_stdin=True, wait_seconds=0)
+    chunk = started
+    while not chunk["chunk"]:
+        chunk = succeed(wire, "read_process", process_id=started["process_id"], wait_seconds=10)
+
+
+def end_all(wire: Wire) -> None:
+    for process in succeed(wire, "list_processes")["processes"]:
+        if process["state"] == "running":
+            succeed(wire, "terminate_process", process_id=process["process_id"], grace_seconds=0)
+
+
+def keystrokes(wire: Wire, rounds: int) -> Row:
+    """Measure from a key to its echo, which is two calls: one types, one reads."""
+    started = succeed(wire, "exec_command", command=["cat"], tty=True, wait_seconds=0)
+    where = {"process_id": started["process_id"]}
+    cursor = 0
+
+    def press(number: int) -> None:
+        nonlocal cursor
+        succeed(wire, "write_stdin", **where, data="x")
+        cursor = succeed(wire, "read_process", **where, cursor=cursor, wait_seconds=10)["cursor"]
+
+    row = measure("keystroke to its echo in a terminal", rounds, press, 2)
+    end_all(wire)
+    return row
 
 
 def start_to_list(site: Site) -> None:
@@ -113,7 +159,19 @@ def floors(site: Site, rounds: int) -> list[Row]:
         measure("bare: write, fsync and rename of 6 KB", rounds, lambda _: rewrite(root / "small.txt")),
         measure("bare: write, fsync and rename of 1 MB", rounds, lambda _: rewrite(root / "big.txt")),
         measure("bare: subprocess /bin/true", rounds, lambda _: subprocess.run(["/bin/true"], check=True)),
+        measure(
+            "bare: subprocess echo", rounds, lambda _: subprocess.run(["echo", "x"], check=True, capture_output=True)
+        ),
+        measure("bare: 100 MB read from a pipe", FLOODS, lambda _: read_flood(*FLOOD)),
+        measure("bare: 100 MB through cat", FLOODS, lambda _: read_flood("sh", "-c", f"{' '.join(FLOOD)} | cat")),
     ]
+
+
+def read_flood(*command: str) -> None:
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        while os.read(program.stdout.fileno(), 65_536):
+            pass
 
 
 def import_sdk() -> None:

@@ -213,10 +213,10 @@ async def test_head_and_tail_of_a_lost_middle_are_kept(spools: Spools) -> None:
     await spooled(output, spool, *(("stdout", b"%09d\n" % number) for number in range(100_000)))
     head = await output.read(0, stream="stdout", limit_bytes=65_536, encoding="text")
     assert head.text.startswith("000000000\n")
-    assert 90_000 < head.retained_head <= 100_000
+    assert 20_000 < head.retained_head <= 25_000
     behind = await output.read(head.retained_head, stream="stdout", limit_bytes=65_536, encoding="text")
     assert behind.output_lost == behind.retained_from - head.retained_head > 0
-    assert 250_000 < 1_000_000 - behind.retained_from <= 300_000
+    assert 330_000 < 1_000_000 - behind.retained_from <= 375_000
     spools.close()
 
 

@@ -212,7 +212,7 @@ async def test_a_flood_costs_bounded_memory_and_disk_and_keeps_how_it_began_and_
         assert chunk.text.endswith("y\n\nlast\n")
         behind = await bench.read("proc-2", chunk.retained_head)
         assert behind.output_lost == behind.retained_from - behind.retained_head > 400_000_000
-        assert behind.retained_head > 900_000
+        assert behind.retained_head > 200_000
         assert total - behind.retained_from >= limits.OUTPUT_RING_BYTES
 
 
