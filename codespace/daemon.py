@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
-from functools import partial
 from typing import Any
 
 import structlog
@@ -21,6 +20,7 @@ from codespace.errors import Refusal
 from codespace.gateway import audit
 from codespace.gateway.admission import Admission
 from codespace.gateway.audit import Audit
+from codespace.gateway.brake import Brake
 from codespace.gateway.elsewhere import Elsewhere
 from codespace.gateway.execution import Execution
 from codespace.gateway.feeding import Feeding
@@ -179,8 +179,8 @@ async def _open_gateway(
             transports: list[str] = []
             facts = _server_facts(_exposed(settings), transports)
             works = Works(store, ledger, chain, wall_clock, store.secret("fingerprint"), settings.workspaces)
-            stop_commands = partial(execution.end_all, limits.GRACE_SECONDS)
-            inbox = GatewayInbox(store, chain, works, drivers, stop_commands, wall_clock)
+            brake = Brake(ledger, execution, elsewhere, own)
+            inbox = GatewayInbox(store, chain, works, drivers, brake.stop, wall_clock)
             gate = Gate(registry, runner, ledger, holds, patching, processes, admission, works, facts)
             operator = Operator(store, ledger, holds, grants, settings.workspaces)
             daemon = Daemon(settings, gate, inbox, operator, polls, occupancy, transports)

@@ -29,8 +29,8 @@ from codespace.gateway.works import Works, closed, require
 
 log = structlog.get_logger("codespace.inbox")
 
-StopCommands = Callable[[str], Awaitable[None]]
-"""Ends every live process of a workspace and returns once their ends are recorded."""
+StopCommands = Callable[[str], Awaitable[bool]]
+"""Ends every live process of a workspace; says whether the end of each is recorded."""
 
 STOP_TEXT: Final = (
     "The operator ordered a stop, and the commands of the workspace were ended. Do not go on with the work. "
@@ -263,8 +263,7 @@ class Inbox:
 
     async def _stop(self, stopping: _Stopping) -> None:
         try:
-            await self._stop_commands(stopping.workspace_id)
-            stopping.complete = True
+            stopping.complete = await self._stop_commands(stopping.workspace_id)
         except Exception:  # in the daemon's own nursery: a fault here must not end the daemon
             log.exception("a stop did not end every command", workspace_id=stopping.workspace_id)
         finally:

@@ -110,7 +110,9 @@ async def test_the_id_of_a_work_grants_nothing_in_another_workspace(
             assert caught.value.code == "WORK_NOT_FOUND"
 
 
-async def test_an_agent_over_stdio_is_steered_through_the_http_daemon_on_the_same_database(tmp_path: Path) -> None:
+async def test_an_agent_over_stdio_is_steered_and_stopped_through_the_http_daemon_on_the_same_database(
+    tmp_path: Path,
+) -> None:
     site = Site(tmp_path)
     site.extra_environ["CODESPACE_OPERATOR_TOKEN"] = OPERATOR
     site.add_workspace("main")
@@ -121,4 +123,9 @@ async def test_an_agent_over_stdio_is_steered_through_the_http_daemon_on_the_sam
                 work = (await visit.call("work_open", workspace_id="main", title="t"))["work_id"]
                 want(operator, work, "hello", delivery="next_checkpoint")
                 assert (await visit.call("steer_claim_next", work_id=work))["intent"]["text"] == "hello"
+                started = await visit.call("exec_command", command=["sleep", "600"], wait_seconds=0, work_id=work)
+                stopped = said(operator.post(f"works/{work}/stop"))
+                assert (stopped["state"], stopped["commands_ended"]) == ("closing", True)
+                ended = await visit.call("process_status", process_id=started["process_id"])
+                assert (ended["state"], ended["termination"]) == ("exited", "terminated")
         assert OPERATOR not in daemon.said

@@ -96,9 +96,10 @@ async def open_desk(path: str = ":memory:", store: Store | None = None) -> Async
         works = Works(store, ledger, chain, lambda: NOW, store.secret("fingerprint"), {"w", "v"})
         stopped: list[str] = []
 
-        async def stop_commands(workspace_id: str) -> None:
+        async def stop_commands(workspace_id: str) -> bool:
             await trio.lowlevel.checkpoint()
             stopped.append(workspace_id)
+            return True
 
         async with trio.open_nursery() as nursery:
             inbox = Inbox(store, chain, works, nursery, stop_commands, lambda: NOW)

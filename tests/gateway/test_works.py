@@ -404,7 +404,7 @@ async def test_a_stop_notice_that_is_withdrawn_lets_the_work_close(desk: Desk) -
 
 
 async def test_a_stop_that_could_not_end_the_commands_says_so_and_harms_nothing_else(desk: Desk) -> None:
-    async def fails(workspace_id: str) -> None:
+    async def fails(workspace_id: str) -> bool:
         raise RuntimeError("the runner is gone")
 
     desk.inbox._stop_commands = fails
@@ -421,11 +421,12 @@ async def test_a_stop_goes_on_when_the_one_who_ordered_it_leaves(desk: Desk) -> 
     assert (await desk.works.status(work))["state"] == "active"
     begun, asked = trio.Event(), trio.CancelScope()
 
-    async def stop_commands(workspace_id: str) -> None:
+    async def stop_commands(workspace_id: str) -> bool:
         asked.cancel()
         begun.set()
         await trio.lowlevel.checkpoint()
         desk.stopped.append(workspace_id)
+        return True
 
     desk.inbox._stop_commands = stop_commands
     with asked:

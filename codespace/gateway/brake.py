@@ -1,0 +1,57 @@
+"""A stop of a whole workspace: every command in it is ended, whichever daemon of the database runs it."""
+
+from __future__ import annotations
+
+import structlog
+import trio
+
+from codespace import limits
+from codespace.errors import Refusal
+from codespace.gateway.elsewhere import Elsewhere
+from codespace.gateway.execution import Execution
+from codespace.gateway.ledger import Ledger, Operation
+
+log = structlog.get_logger("codespace.brake")
+
+
+class Brake:
+    """Ends commands; it records nothing itself.
+
+    Args:
+        execution: Of this daemon.
+        elsewhere: How other daemons are asked.
+        instance_id: Of this daemon.
+    """
+
+    def __init__(self, ledger: Ledger, execution: Execution, elsewhere: Elsewhere, instance_id: str) -> None:
+        self._ledger = ledger
+        self._execution = execution
+        self._elsewhere = elsewhere
+        self._instance_id = instance_id
+
+    async def stop(self, workspace_id: str) -> bool:
+        """End every live command of a workspace; return whether the end of each is recorded.
+
+        Cancel: this daemon's trees still end with the runner; other daemons may still end theirs.
+        """
+        ended = list[bool]()
+        theirs = [
+            operation for operation in await self._ledger.unfinished() if self._is_theirs(operation, workspace_id)
+        ]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._execution.end_all, limits.GRACE_SECONDS, workspace_id)
+            for operation in theirs:
+                nursery.start_soon(self._end_theirs, operation, ended)
+        return all(ended)
+
+    def _is_theirs(self, operation: Operation, workspace_id: str) -> bool:
+        of_another = operation.instance_id != self._instance_id and operation.workspace_id == workspace_id
+        return of_another and operation.kind == "exec"
+
+    async def _end_theirs(self, operation: Operation, ended: list[bool]) -> None:
+        try:
+            found = await self._elsewhere.find(operation.process_id or "")
+            await self._elsewhere.terminate(found, limits.GRACE_SECONDS)
+        except Refusal as refusal:  # of one; the others are ended all the same
+            log.warning("another daemon's command was not ended", operation_id=operation.id, code=refusal.code)
+            ended.append(False)
