@@ -232,7 +232,9 @@ class Execution:
             refusal.operation_id = run.operation_id
             return await self._never_started(run, motion, refusal)
         except Exception:
-            await self._put_down(run, 0)
+            # Protects the end of a tree that nobody would follow; the runner's own stop ends what is left.
+            with trio.move_on_after(limits.VERB_SECONDS, shield=True):
+                await self._put_down(run, 0)
             raise
         try:
             await motion.move("started", changes={"spool": run.spawned.spool})
@@ -256,7 +258,9 @@ class Execution:
         try:
             return await self._runner.wait_exit(run.process_id)
         except Exception:
-            await self._put_down(run, 0)
+            # Protects the end of a tree that nobody would follow; the runner's own stop ends what is left.
+            with trio.move_on_after(limits.VERB_SECONDS, shield=True):
+                await self._put_down(run, 0)
             raise
 
     async def _put_down(self, run: Run, grace_seconds: float) -> None:

@@ -193,7 +193,9 @@ class Patching:
             refusal.details = (refusal.details or {}) | {"status": "rejected", "changes": [], "replayed": False}
             raise
         finally:
-            await self._forget_plan(workspace, token)
+            # Protects the runner's memory from plans of callers who left; plans that are held are bounded anyhow.
+            with trio.move_on_after(limits.TIDY_SECONDS, shield=True):
+                await self._forget_plan(workspace, token)
 
     async def _forget_plan(self, workspace: Workspace, token: str) -> None:
         """Let the runner drop a plan; a failure changes nothing that was shown, and plans that are held are bounded."""
@@ -253,13 +255,10 @@ class Patching:
         steps = motion.steps("admitted")
         await self._mint(job, steps)
         motion.adopt(steps)
-        try:
-            plan = await self._prepare(job, motion)
-            await motion.move("staged")
-        except Exception as problem:
-            refusal = _told(problem, "Nothing was written.")
+        plan = await self._prepare(job, motion)
+        if isinstance(plan, Refusal):
             await self._tidy(job)
-            raise await self._end(job, motion, outcomes.REJECTED, refusal, "rejected", ()) from None
+            raise await self._end(job, motion, outcomes.REJECTED, plan, "rejected", ())
         failed = await self._install(job, motion, [known(change) for change in plan.changes])
         rescued: tuple[str, ...] = ()
         if motion.ended:  # recorded; until then the journal proves what is on disk
@@ -278,8 +277,16 @@ class Patching:
             await self._predecessors.settle_before(unsettled.operations)
             await self._ledger.mint(operation, also_move=steps)
 
-    async def _prepare(self, job: _Job, motion: Motion) -> PatchPlan:
-        """Plan and stage: everything before the first rename."""
+    async def _prepare(self, job: _Job, motion: Motion) -> PatchPlan | Refusal:
+        """Do everything before the first rename, and record that it is done; return what stood against it."""
+        try:
+            plan = await self._stage(job, motion)
+            await motion.move("staged")
+        except Exception as problem:
+            return _told(problem, "Nothing was written.")
+        return plan
+
+    async def _stage(self, job: _Job, motion: Motion) -> PatchPlan:
         plan_it = self._planning[job.request.tool]
         plan: PatchPlan | None = None
         with job.ticket.abandonable() as scope:
@@ -297,12 +304,14 @@ class Patching:
         """Rename, read back, and record `applied`; else put everything back and return how it ended."""
         try:
             report = await _bounded(self._runner.install(job.workspace, job.operation_id))
+            if not report.clean:
+                return await self._restore(job, motion, report, changes)
+            report = await _bounded(self._runner.verify(job.workspace, job.operation_id))
             if report.clean:
-                await motion.move("installed")
-                report = await _bounded(self._runner.verify(job.workspace, job.operation_id))
-            if report.clean:
-                await motion.move("verified")
+                # One transaction for both: while the disk is read back, `applying` is still the whole truth.
+                await motion.move("installed", "verified")
                 return None
+            await motion.move("installed")
             return await self._restore(job, motion, report, changes)
         except Exception as lost:
             return await self._settle(job, motion, _told(lost, "Its files are looked at again."), changes)

@@ -92,7 +92,9 @@ class Settlement:
                     return await self._settle_patch(workspace, operation, state_dir)
         except Refusal as refusal:
             if refusal.code not in ("WORKSPACE_BUSY", "STORE_UNAVAILABLE"):
-                await self._lose_sight(operation)  # the root is gone or read-only, as long as it is so
+                # Protects the record of what cannot be seen; the root is gone or read-only, as long as it is so.
+                with trio.move_on_after(limits.RECORD_SECONDS, shield=True):
+                    await self._lose_sight(operation)
             raise
 
     def _waits_for_the_operator(self, operation: Operation) -> bool:

@@ -6,6 +6,7 @@ can say nothing to the daemon that an operator could not.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -86,9 +87,13 @@ def put_files(root: Path, files: Files) -> None:
 
 
 def tree(root: Path) -> dict[str, bytes]:
-    """Return every regular file below a root with its bytes, leftovers of a patch included."""
-    return {
-        str(path.relative_to(root)): path.read_bytes()
-        for path in sorted(root.rglob("*"))
-        if path.is_file() and not path.is_symlink()
-    }
+    """Return every regular file below a root with its bytes, leftovers of a patch included.
+
+    One that goes away while it is looked at is left out, as one that went a moment before would be.
+    """
+    found: dict[str, bytes] = {}
+    for path in sorted(root.rglob("*")):
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_file() and not path.is_symlink():
+                found[str(path.relative_to(root))] = path.read_bytes()
+    return found
