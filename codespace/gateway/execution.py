@@ -129,9 +129,7 @@ class Execution:
         if run is not None:
             return await self._again(request, run)
         if operation.state == "spawn_failed" and operation.outcome is not None:
-            refusal = Refusal.from_body(operation.outcome)
-            refusal.details = (refusal.details or {}) | {"replayed": True}
-            raise refusal
+            raise lasting.repeated(operation.outcome)
         return await self._processes.recorded(request, operation)
 
     async def _again(self, request: Request, run: Run) -> dict[str, Any]:

@@ -30,6 +30,15 @@ def refusal_body(refusal: Refusal) -> dict[str, Any]:
     return body
 
 
+def repeated(body: Mapping[str, Any]) -> Refusal:
+    """Return a stored refusal as its key repeats it: for good, so trying again needs another key."""
+    refusal = Refusal.from_body(body)
+    refusal.retryable = False
+    refusal.next_step = f"This operation_key repeats this answer; use a new one to try again. {refusal.next_step}"
+    refusal.details = (refusal.details or {}) | {"replayed": True}
+    return refusal
+
+
 def result(answer: Mapping[str, Any]) -> dict[str, Any]:
     """Return the result to store for an answer."""
     return {name: value for name, value in answer.items() if name not in _OF_THE_ANSWER}

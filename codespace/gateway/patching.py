@@ -151,9 +151,7 @@ class Patching:
             } | ({} if current is None else {"still_current": current})
         if operation.outcome is None:
             raise outcomes.unsettled(operation)
-        refusal = Refusal.from_body(operation.outcome)
-        refusal.details = (refusal.details or {}) | {"replayed": True}
-        raise refusal
+        raise lasting.repeated(operation.outcome)
 
     async def wait_idle(self) -> None:
         """Return once every patch under way has its outcome. Cancel: the patches go on."""
@@ -377,18 +375,18 @@ class Patching:
     async def _tidy(self, job: _Job) -> tuple[str, ...]:
         """Throw away what was set aside and return what was rescued; a failure changes nothing that was claimed."""
         try:
-            rescued = await self._finish(job.workspace, job.operation_id)
+            report = await self._finish(job.workspace, job.operation_id)
         except Exception as problem:
             log.warning("could not tidy up after a patch yet", operation_id=job.operation_id, exc_info=problem)
             job.untidy = True
             return ()
-        job.untidy = False
-        return rescued
+        job.untidy = not report.clean
+        return report.rescued
 
-    async def _finish(self, workspace: Workspace, operation_id: str) -> tuple[str, ...]:
+    async def _finish(self, workspace: Workspace, operation_id: str) -> PatchReport:
         # Protects the clean-up from the caller's cancellation; bounded by the verb's own deadline too.
         with trio.fail_after(limits.TIDY_SECONDS, shield=True):
-            return (await self._runner.finish(workspace, operation_id)).rescued
+            return await self._runner.finish(workspace, operation_id)
 
     def _operation(self, job: _Job) -> Operation:
         return Operation(
