@@ -16,7 +16,8 @@ rlimits, cgroups, inherited, layers} with the descriptors stdin, stdout, stderr,
 as `inherited` says (none where it is left out) by SCM_RIGHTS, then {verb: terminate, grace}.
 `terminal` is `none`, `controlling` (descriptors 0 to 2 are a terminal, which the
 command gets as its controlling one) or `lent` (they are, but the command's own descendants take it: a sandbox
-does so inside). The inherited descriptors are the program's 3, 4 and so on. `layers` generations of the tree
+does so inside). The inherited descriptors are the program's 3, 4 and so on; with `ruleset` the
+one that is inherited is a Landlock ruleset, which restricts the program and is closed. `layers` generations of the tree
 are a sandbox's own and hear no SIGTERM. `rlimits` are [number, soft, hard], `cgroups` files that take the
 command's pid.
 From it: {event: ready}; {event: started, pid} or {event: failed, stage, errno}; {event: exited, code, asked, usage}
@@ -57,8 +58,10 @@ HIGH: Final = 64
 
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_CHILD_SUBREAPER: Final = 36
+PR_SET_NO_NEW_PRIVS: Final = 38
 SYS_CLOSE_RANGE: Final = 436
-# The same number on every architecture.
+SYS_LANDLOCK_RESTRICT_SELF: Final = 446
+# The same numbers on every architecture.
 SURVIVED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGCHLD)
 # Meant for the daemon, or harmless to us: whoever owns a tree must outlive it.
 
@@ -253,6 +256,9 @@ def become(request: dict[str, Any], descriptors: Sequence[int], failure: int, pa
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # of the new session; 0: never stolen from another
         stage = "limits"
         confine(request["cgroups"], request["rlimits"])
+        if request.get("ruleset", False):
+            stage = "restriction"
+            restrict(3)  # after the cgroups, which lie outside of what it allows
         os.umask(request["umask"])
         stage = "program"
         argv = [os.fsencode(item) for item in request["argv"]]
@@ -262,6 +268,13 @@ def become(request: dict[str, Any], descriptors: Sequence[int], failure: int, pa
         os.write(failure, f"{stage} {error.errno}".encode())
     finally:
         os._exit(127)
+
+
+def restrict(ruleset: int) -> None:
+    """Live by a Landlock ruleset from here on, and let go of its descriptor. Raises: OSError."""
+    if _libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or _libc.syscall(SYS_LANDLOCK_RESTRICT_SELF, ruleset, 0):
+        raise OSError(ctypes.get_errno(), "landlock_restrict_self")
+    os.close(ruleset)
 
 
 def confine(cgroups: Iterable[str], rlimits: Iterable[Sequence[int]]) -> None:

@@ -78,11 +78,12 @@ class Boxed:
         """Return what bubblewrap inherits, as its 3, 4 and so on."""
         return [self._launch.inherited[number] for number in sorted(self._launch.inherited)]
 
-    async def open(self, bubblewrap: int, door: Door | None = None) -> None:
+    async def open(self, bubblewrap: int, stderr: int | None = None, door: Door | None = None) -> None:
         """See the sandbox set up, put it under its limits, and release the command.
 
         Args:
             bubblewrap: Its pid.
+            stderr: Where its complaint can be read, without waiting; what is read is gone.
             door: Opens the way out of a networked run.
         Raises: Refusal SANDBOX_UNAVAILABLE, PROCESS_SPAWN_FAILED; the command was not released then, and the
             caller ends bubblewrap.
@@ -103,7 +104,10 @@ class Boxed:
         except trio.TooSlowError:
             raise unavailable(f"it took over {limits.SANDBOX_START_SECONDS:g} s to set up", retry=True) from None
         except NotStarted as problem:
-            raise unavailable(f"it could not be set up ({problem.stage}: {problem.cause})", retry=True) from problem
+            said = complaint(stderr)
+            raise unavailable(
+                f"it could not be set up ({problem.stage}: {problem.cause}{'; ' if said else ''}{said})", retry=True
+            ) from problem
 
     def exit_code(self, told: int) -> int:
         """Return how the command ended, negative for a signal, where bubblewrap ended with `told`."""
@@ -143,6 +147,17 @@ class Boxed:
             next_step="Use a program of /usr or of the workspace, or ask the operator to add its directory to "
             "`readable_paths` and, for a bare name, to PATH in `env`.",
         )
+
+
+def complaint(descriptor: int | None) -> str:
+    """Return what a bubblewrap that failed has written, safe to show."""
+    if descriptor is None:
+        return ""
+    try:
+        written = os.read(descriptor, limits.SANDBOX_COMPLAINT_BYTES)
+    except OSError:
+        return ""
+    return display(written.decode(errors="replace").strip(), limit=400)
 
 
 async def _walk(steps: Iterator[int]) -> None:

@@ -46,8 +46,11 @@ class Process:
         wall_clock: Callable[[], float],
         held: quota.Held,
         spool: Spool | None,
+        sandbox: str = "none",
         boxed: Boxed | None = None,
     ) -> None:
+        self.sandbox = sandbox
+        """What it is locked into: `linux-sandbox`, `landlock` or `none`."""
         self.output = Output(spool=spool)
         self.stdin: Stdin | None = pipes.take_stdin(request)
         self.started_at = wall_clock()
@@ -70,11 +73,6 @@ class Process:
         self._reason: Termination | None = None
         self._stuck = False
         self._scope = trio.CancelScope(shield=True)
-
-    @property
-    def sandbox(self) -> str:
-        """What it is locked into: `linux-sandbox` or `none`."""
-        return "none" if self._boxed is None else "linux-sandbox"
 
     @property
     def network(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +21,10 @@ from codespace.runner.pipes import Pipes
 from codespace.runner.process import Process
 from codespace.runner.spools import Spools
 from codespace.runner.terminal import Terminal
-from codespace.sandbox.box import Sandbox
+from codespace.sandbox import degraded
+from codespace.sandbox.box import Sandbox, unavailable
 from codespace.sandbox.limits import Mechanisms
+from codespace.sandbox.probe import Rung
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,7 @@ class Starter:
         Raises: Refusal PROCESS_SPAWN_FAILED, SHUTTING_DOWN; nothing runs then, a home may be left.
         Cancel: as an error.
         """
+        rung: Rung = "none"
         if self._sandbox is not None:
             rung = await trio.to_thread.run_sync(self._sandbox.choose, workspace, limiter=self._looking_up)
             if rung == "linux-sandbox":
@@ -72,7 +76,7 @@ class Starter:
         try:
             pipes = _open(request)
             try:
-                monitor = await self._ask(request, prepared, pipes, cwd_fd)
+                monitor = await self._ask(workspace, request, prepared, pipes, cwd_fd, rung)
                 pipes.let_go()
             except BaseException:
                 pipes.close()
@@ -81,7 +85,7 @@ class Starter:
             prepared.held.cage.close()
             raise
         spool = self._spools.open(request.process_id)
-        return Process(request, monitor, pipes, self._wall_clock, prepared.held, spool)
+        return Process(request, monitor, pipes, self._wall_clock, prepared.held, spool, rung)
 
     async def _start_boxed(self, sandbox: Sandbox, workspace: Workspace, request: SpawnRequest, cwd_fd: int) -> Process:
         boxed = await trio.to_thread.run_sync(Boxed.prepare, sandbox, workspace, request, limiter=self._looking_up)
@@ -91,7 +95,7 @@ class Starter:
                 descriptors = (*pipes.theirs, cwd_fd, *boxed.descriptors())
                 monitor, pid = await self._order(request, boxed.order(self._umask), descriptors)
                 try:
-                    await boxed.open(pid)
+                    await boxed.open(pid, pipes.outputs.get("stderr", pipes.outputs.get("stdout")))
                     pipes.let_go()
                 except BaseException:
                     monitor.close()
@@ -106,10 +110,18 @@ class Starter:
                 await trio.to_thread.run_sync(boxed.held.cage.close, abandon_on_cancel=True)
             raise
         spool = self._spools.open(request.process_id)
-        return Process(request, monitor, pipes, self._wall_clock, boxed.held, spool, boxed)
+        return Process(request, monitor, pipes, self._wall_clock, boxed.held, spool, "linux-sandbox", boxed)
 
-    async def _ask(self, request: SpawnRequest, prepared: _Prepared, pipes: Pipes | Terminal, cwd_fd: int) -> Monitor:
-        """Have a monitor start the command itself."""
+    async def _ask(
+        self,
+        workspace: Workspace,
+        request: SpawnRequest,
+        prepared: _Prepared,
+        pipes: Pipes | Terminal,
+        cwd_fd: int,
+        rung: Rung,
+    ) -> Monitor:
+        """Have a monitor start the command itself, restricted by Landlock where that is the rung."""
         order = {
             "program": prepared.program,
             "argv": request.argv,
@@ -120,7 +132,17 @@ class Starter:
             "cgroups": prepared.held.cage.members,
             "rlimits": prepared.held.rlimits,
         }
-        return (await self._order(request, order, (*pipes.theirs, cwd_fd)))[0]
+        if rung != "landlock":
+            return (await self._order(request, order, (*pipes.theirs, cwd_fd)))[0]
+        try:
+            ruleset = degraded.ruleset((workspace.root, prepared.env["HOME"]), workspace.readable_paths)
+        except OSError as error:
+            raise unavailable(f"Landlock refused its rules ({error.strerror})") from error
+        try:
+            order |= {"inherited": 1, "ruleset": True}
+            return (await self._order(request, order, (*pipes.theirs, cwd_fd, ruleset)))[0]
+        finally:
+            os.close(ruleset)
 
     async def _order(
         self, request: SpawnRequest, order: Mapping[str, Any], descriptors: Sequence[int]

@@ -1,0 +1,94 @@
+"""The lower rung: Landlock alone, where the operator allows it. It keeps reads and writes in their places, and no more.
+
+It does not stop chmod, chown and changes of times outside, datagrams, sockets with a path, or a look at another
+process's environment, and it cannot keep a git directory below a writable root. So it is told as degraded, area by
+area.
+
+Source: linux/landlock.h, landlock(7).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from codespace.sandbox import landlock, system
+
+_CREATE: Final = 444
+_ADD_RULE: Final = 445
+_PATH_BENEATH: Final = 1
+_READ: Final = 1 << 0 | 1 << 2 | 1 << 3  # execute, read a file, list a directory
+_WRITE: Final = 1 << 1
+_MAKE: Final = sum(1 << bit for bit in range(4, 13)) & ~(1 << 6 | 1 << 11)  # all but character and block devices
+_ALL: Final = (1 << 13) - 1
+_REFER: Final = 1 << 13
+_TRUNCATE: Final = 1 << 14
+_DEVICES: Final = (
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/tty",
+    "/dev/pts",
+    "/dev/ptmx",
+)
+_READABLE: Final = (*system.PROGRAMS, *system.ALIASES, "/etc", "/proc")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Ruleset(ctypes.Structure):
+    _fields_ = (("files", ctypes.c_uint64), ("network", ctypes.c_uint64), ("scopes", ctypes.c_uint64))
+
+
+class _PathBeneath(ctypes.Structure):
+    _pack_ = 1
+    _layout_ = "ms"
+    _fields_ = (("allowed", ctypes.c_uint64), ("place", ctypes.c_int32))
+
+
+def ruleset(writable: Sequence[str], readable: Sequence[str] = ()) -> int:
+    """Return a close-on-exec descriptor of a ruleset, for a process to restrict itself with.
+
+    Args:
+        writable: Directories in which everything but devices may be made, read and run: the root, the home.
+        readable: More directories that may be read, beside the system's own.
+    Raises: OSError, also where the kernel has no Landlock.
+    """
+    version = landlock.version()
+    if not version:
+        raise OSError(95, "the kernel has no Landlock")
+    newer = (_REFER if version >= 2 else 0) | (_TRUNCATE if version >= 3 else 0)
+    asked = _Ruleset(_ALL | newer, 0, 0b11 if version >= 6 else 0)
+    size = 24 if version >= 6 else 8
+    made = int(_libc.syscall(_CREATE, ctypes.byref(asked), ctypes.c_size_t(size), ctypes.c_uint32(0)))
+    if made < 0:
+        raise OSError(ctypes.get_errno(), "landlock_create_ruleset")
+    try:
+        _allow(made, writable, _READ | _WRITE | _MAKE | newer)
+        _allow(made, (*_READABLE, *readable), _READ)
+        _allow(made, _DEVICES, _READ | _WRITE | (newer & _TRUNCATE))
+    except BaseException:
+        os.close(made)
+        raise
+    return made
+
+
+def _allow(made: int, paths: Iterable[str], rights: int) -> None:
+    for path in paths:
+        try:
+            place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        try:
+            directory = stat.S_ISDIR(os.fstat(place).st_mode)
+            # A rule on a file knows no right of directories.
+            rule = _PathBeneath(rights if directory else rights & (_TRUNCATE | 0b111), place)
+            if _libc.syscall(_ADD_RULE, made, _PATH_BENEATH, ctypes.byref(rule), ctypes.c_uint32(0)):
+                raise OSError(ctypes.get_errno(), f"landlock_add_rule {path}")
+        finally:
+            os.close(place)
