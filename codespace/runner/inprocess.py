@@ -30,12 +30,14 @@ from codespace.contract import (
     Stream,
     Workspace,
 )
+from codespace.errors import Refusal
 from codespace.runner import environment, journals, kept, program
 from codespace.runner.files import Files
 from codespace.runner.patcher import Patcher
 from codespace.runner.roots import Roots
 from codespace.runner.search import Search
 from codespace.runner.supervisor import Supervisor
+from codespace.sandbox.box import Sandbox
 
 
 @asynccontextmanager
@@ -48,10 +50,17 @@ async def open_runner(
     wall_clock: Callable[[], float],
     spool_bytes: int = limits.SPOOL_BYTES,
     process_spool_bytes: int = limits.PROCESS_SPOOL_BYTES,
+    sandbox: Sandbox | None = None,
 ) -> AsyncIterator[InProcess]:
-    """Run the runner until the block ends; then its helpers and all its processes are gone, in bounded time."""
+    """Run the runner until the block ends; then its helpers and all its processes are gone, in bounded time.
+
+    Args:
+        sandbox: What commands are locked into where it can be had; None for no sandbox at all.
+    """
     roots = Roots()
     try:
+        if sandbox is not None:
+            await trio.to_thread.run_sync(sandbox.sweep)
         async with (
             Patcher(state_dir) as patcher,
             Supervisor(
@@ -60,10 +69,11 @@ async def open_runner(
                 retention_seconds=retention_seconds,
                 spool_bytes=spool_bytes,
                 process_spool_bytes=process_spool_bytes,
+                sandbox=sandbox,
             ) as supervisor,
         ):
             search = Search(roots, rg_path=rg_path, bwrap_path=bwrap_path)
-            yield InProcess(roots, Files(roots), search, patcher, supervisor, state_dir, wall_clock)
+            yield InProcess(roots, Files(roots), search, patcher, supervisor, state_dir, wall_clock, sandbox)
     finally:
         roots.close()
 
@@ -80,7 +90,9 @@ class InProcess:
         supervisor: Supervisor,
         state_dir: str,
         wall_clock: Callable[[], float],
+        sandbox: Sandbox | None = None,
     ) -> None:
+        self._sandbox = sandbox
         self._state_dir = state_dir
         self._wall_clock = wall_clock
         self._roots = roots
@@ -96,15 +108,33 @@ class InProcess:
         confinement = await self._search.confinement()
         root = await trio.to_thread.run_sync(self._roots.of, workspace)
         confined = await self._helper_confinement(workspace)
-        reasons = [_NO_SANDBOX, *([confinement.reason] if confinement.reason else [])]
+        commands = await self._commands(workspace)
+        reasons = [*commands["reasons"], *([confinement.reason] if confinement.reason else [])]
+        in_steps = [_IN_STEPS] if self._patcher.atomic(workspace) is False else []
         return {
+            **commands,
             "runner": "in-process",
             "file_io": root.primitive,
             "search_confinement": confinement.kind,
-            "exec_available": workspace.network == "restricted" and workspace.sandbox == "optional",
             "tty_supported": True,
-            "command_sandbox": "none",
             "patch_helper_confined": bool(confined.get("files")),
+            "reasons": reasons,
+            "caveats": [*commands["caveats"], *in_steps],
+        }
+
+    async def _commands(self, workspace: Workspace) -> dict[str, Any]:
+        """Return what commands are locked into; where nothing can be concluded now, that none can be started."""
+        problem = _NO_SANDBOX
+        if self._sandbox is not None:
+            try:
+                return await trio.to_thread.run_sync(self._sandbox.facts, workspace)
+            except Refusal as refusal:
+                problem = refusal.message
+        return {
+            "exec_available": self._sandbox is None
+            and workspace.network == "restricted"
+            and workspace.sandbox == "optional",
+            "command_sandbox": "none",
             "network_enforcement": "none",
             "sandbox": {
                 "filesystem": "none",
@@ -115,8 +145,8 @@ class InProcess:
                 "runs_as_root": os.geteuid() == 0,
                 "degraded": [],
             },
-            "reasons": reasons,
-            "caveats": [_UNSANDBOXED, *([_IN_STEPS] if self._patcher.atomic(workspace) is False else [])],
+            "reasons": [problem],
+            "caveats": [_UNSANDBOXED] if self._sandbox is None else [],
         }
 
     async def _helper_confinement(self, workspace: Workspace) -> Mapping[str, Any]:

@@ -68,6 +68,8 @@ class Starter:
         rung: Rung = "none"
         if self._sandbox is not None:
             rung = await trio.to_thread.run_sync(self._sandbox.choose, workspace, limiter=self._looking_up)
+            if workspace.network == "enabled":
+                raise unavailable("network `enabled` needs a door out of it, and none is opened here")
             if rung == "linux-sandbox":
                 return await self._start_boxed(self._sandbox, workspace, request, cwd_fd)
         prepared = await trio.to_thread.run_sync(

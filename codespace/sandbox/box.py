@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from codespace import limits
 from codespace.beneath import Root
@@ -126,7 +127,7 @@ class Sandbox:
             made = plan.make(workspace, root, before, command=command, cwd=cwd, env=env, etc=self._etc.masks(), tty=tty)
         return Prepared(workspace, made, equipment, before, tuple(protected))
 
-    def facts(self, workspace: Workspace) -> dict[str, object]:
+    def facts(self, workspace: Workspace) -> dict[str, Any]:
         """Return what workspace_info says of commands here, from the probe. Raises: Refusal SANDBOX_UNAVAILABLE."""
         return report.facts(self.standing(), workspace)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
-from typing import Final
+from typing import Any, Final
 
 from codespace.contract import Workspace
 from codespace.sandbox import plan
@@ -24,7 +24,7 @@ _COMMIT: Final = (
 )
 
 
-def facts(standing: Standing, workspace: Workspace) -> dict[str, object]:
+def facts(standing: Standing, workspace: Workspace) -> dict[str, Any]:
     """Return the facts of `Runner.describe` that concern commands: command_sandbox, network_enforcement,
     exec_available, sandbox {filesystem, git, syscalls, limits, process_tree, runs_as_root, degraded}, reasons, caveats.
     """
@@ -43,7 +43,7 @@ def facts(standing: Standing, workspace: Workspace) -> dict[str, object]:
     }
 
 
-def _whole(standing: Standing, workspace: Workspace) -> dict[str, object]:
+def _whole(standing: Standing, workspace: Workspace) -> dict[str, Any]:
     assert standing.equipment is not None
     carried = standing.equipment.mechanisms.carried(plan.quota(workspace))
     return {
@@ -61,7 +61,7 @@ def _whole(standing: Standing, workspace: Workspace) -> dict[str, object]:
     }
 
 
-def _less(rung: str) -> dict[str, object]:
+def _less(rung: str) -> dict[str, Any]:
     locked = rung == "landlock"
     return {
         "filesystem": {"enforcement": "landlock" if locked else "none", "writable": [], "hidden": []},

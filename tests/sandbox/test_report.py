@@ -1,0 +1,56 @@
+"""What the runner says of commands, with a sandbox and where nothing is known of one."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import trio
+
+from codespace.contract import Workspace
+from codespace.runner.inprocess import open_runner
+from codespace.sandbox.box import Sandbox
+
+
+async def described(tmp_path: Path, sandbox: Sandbox | None) -> dict[str, object]:
+    root = tmp_path / "root"
+    root.mkdir(exist_ok=True)
+    workspace = Workspace("w", str(root), profile="workspace-write", hidden_paths=(".env",))
+    with trio.fail_after(60):
+        async with open_runner(
+            state_dir=str(tmp_path / "state"),
+            rg_path=None,
+            bwrap_path=None,
+            retention_seconds=60,
+            wall_clock=time.time,
+            sandbox=sandbox,
+        ) as runner:
+            return dict(await runner.describe(workspace))
+
+
+async def test_with_a_sandbox_every_area_is_told(tmp_path: Path) -> None:
+    facts = await described(tmp_path, Sandbox())
+    assert facts["command_sandbox"] == "linux-sandbox"
+    assert facts["network_enforcement"] == "enforced"
+    sandbox = facts["sandbox"]
+    assert isinstance(sandbox, dict)
+    assert set(sandbox) == {"filesystem", "git", "syscalls", "limits", "process_tree", "runs_as_root", "degraded"}
+    assert sandbox["filesystem"]["hidden"] == [".env"]
+    assert sandbox["limits"]["pids"] in ("cgroup", "pid_max", "none")
+    assert facts["reasons"] == []
+
+
+async def test_where_nothing_can_be_concluded_no_command_can_be_started(tmp_path: Path) -> None:
+    broken = tmp_path / "bwrap"
+    broken.write_text('#!/bin/sh\ncase "$1" in --version) echo bubblewrap 9.9.9; exit 0;; esac\nexit 1\n')
+    broken.chmod(0o755)
+    facts = await described(tmp_path, Sandbox(str(broken)))
+    assert facts["exec_available"] is False
+    assert facts["command_sandbox"] == "none"
+    assert "There is no sandbox" in str(facts["reasons"])
+
+
+async def test_without_one_it_is_said_loudly(tmp_path: Path) -> None:
+    facts = await described(tmp_path, None)
+    assert facts["exec_available"] is True
+    assert "all rights" in str(facts["caveats"])
