@@ -7,6 +7,7 @@ the request that started it and never outlives the supervisor.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -59,6 +60,7 @@ class Supervisor:
         self._umask = umask
         self._sandbox = sandbox
         self._processes: dict[str, Process] = {}
+        self._ended: deque[str] = deque()  # in the order of their ends; forgotten ones may still be in it
         self._starting: set[str] = set()
         self._stopping = False
         self._keeper = Keeper()
@@ -191,6 +193,7 @@ class Supervisor:
 
     async def _drive(self, process: Process, process_id: str) -> None:
         await process.run()
+        self._ended.append(process_id)
         self._spools.end(process_id)
         # Shields the removal of what no one will look at again; it goes on in its thread at the deadline.
         with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.HOME_SECONDS):
@@ -332,13 +335,9 @@ class Supervisor:
 
     def _drop_old(self) -> None:
         """Forget ended processes that are too old or too many; here, so that no task has to wait for it."""
-        ended = sorted((item for item in self._processes.items() if item[1].ended.is_set()), key=_age)
-        too_many = len(ended) - limits.RETAINED_PROCESSES
         oldest = trio.current_time() - self._retention_seconds
-        for position, (process_id, process) in enumerate(ended):
-            if position < too_many or process.ended_time < oldest:
-                del self._processes[process_id]  # its spool stays for its retention: `spools` sees to it
-
-
-def _age(item: tuple[str, Process]) -> float:
-    return item[1].ended_time
+        while self._ended:
+            process = self._processes.get(self._ended[0])
+            if process is not None and process.ended_time >= oldest and len(self._ended) <= limits.RETAINED_PROCESSES:
+                return
+            self._processes.pop(self._ended.popleft(), None)  # its spool stays for its retention: `spools` sees to it
