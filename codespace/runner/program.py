@@ -56,6 +56,8 @@ def find(argv0: str, path: str, cwd_fd: int) -> str:
             return candidate
         if problem != _MISSING:
             blocked = f"{candidate}: {problem}"
+    if path != environment.PATH:
+        raise _failed(argv0, "it was not found in the PATH that the operator set.", _shell_hint(argv0))
     raise _failed(argv0, f"it was not found in PATH ({path}){f'; {blocked}' if blocked else ''}.", _shell_hint(argv0))
 
 
