@@ -44,7 +44,7 @@ class KeyTaken(Exception):
 
 
 class Unsettled(Exception):
-    """Patches of other daemons in the same root have no end yet; nothing was recorded."""
+    """Patches in the same root that nobody works for have no end yet; nothing was recorded."""
 
     def __init__(self, operations: tuple[Operation, ...]) -> None:
         super().__init__(f"{len(operations)} patches have no end yet; nothing was recorded.")
@@ -119,8 +119,8 @@ class Ledger:
         """Record a new operation, and `also_move` (a hold's steps, or its own first ones), as one transaction.
 
         Args:
-            tolerated: For one who holds the root: patches of other daemons that may go on without an end there. Any
-                other one was left by a daemon that died, and is to be settled first. None: nobody looks.
+            tolerated: For one who holds the root: patches that may go on without an end there. Any other one was left
+                by a daemon that died, or could not be seen, and is to be settled first. None: nobody looks.
         Raises: Unsettled; KeyTaken; Stale; Refusal STORE_UNAVAILABLE; Refusal WORK_CLOSED, where its work takes
             nothing more.
         Cancel: recorded whole or not at all; if Cancelled comes out, not at all.
@@ -272,7 +272,8 @@ def _require_settled(db: Database, operation: Operation, tolerated: Collection[s
     """Find what dead daemons left in a root; looked for in here, it costs no way to the database of its own."""
     found = operation_rows.many(
         db,
-        "finished_at IS NULL AND kind = 'patch' AND root = ? AND instance_id <> ? ORDER BY created_at, rowid",
+        "finished_at IS NULL AND kind = 'patch' AND root = ? AND (instance_id <> ? OR state = 'unknown') "
+        "ORDER BY created_at, rowid",
         operation.root,
         operation.instance_id,
     )

@@ -60,13 +60,14 @@ class Recovery:
             log.warning("recovery ran out of time; the rest is tried at the next start")
 
     async def settle_before(self, operations: Iterable[Operation]) -> None:
-        """Settle what dead daemons left in a root that the caller holds; what cannot be settled now is tolerated.
+        """Settle what is left in a root that the caller holds; what cannot be settled now is tolerated for a while.
 
         Raises: Refusal STORE_UNAVAILABLE.
         """
+        own = self._instances.own
         dead = {instance.id: instance for instance in await self._instances.dead()}
         for operation in operations:
-            owner = dead.get(operation.instance_id)
+            owner = own if operation.instance_id == own.id else dead.get(operation.instance_id)
             if owner is None or not await self._settlement.settle(operation, owner.state_dir, entered=True):
                 self._tolerated[operation.id] = trio.current_time() + limits.SETTLE_AGAIN_SECONDS
         for instance in {each.instance_id for each in operations} & dead.keys():

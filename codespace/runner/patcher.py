@@ -340,12 +340,13 @@ class Patcher:
             await seat.channel.close()
             seat.channel = None
         seat.workspace, seat.readable = workspace, seat.wanted
+        root = await trio.to_thread.run_sync(self._roots.of, workspace, limiter=self._threads)
         try:
             channel = await Channel.start(self._argv)
         except OSError as error:
             raise Lost(f"could not be started ({error.strerror})", sent=False) from error
         try:
-            opened = await channel.call(self._opening(seat), limits.HELPER_START_SECONDS, shielded=True)
+            opened = await channel.call(self._opening(seat, root), limits.HELPER_START_SECONDS, shielded=True)
             seat.confined = dict(_answer("open", opened)["confined"])
             seat.channel = channel
         except (KeyError, TypeError, ValueError):
@@ -357,11 +358,12 @@ class Patcher:
                     await channel.kill()
         return channel
 
-    def _opening(self, seat: _Seat) -> dict[str, Any]:
+    def _opening(self, seat: _Seat, root: Root) -> dict[str, Any]:
         workspace = seat.workspace
         return {
             "verb": "open",
             "root": workspace.root,
+            "identity": list(root.identity),
             "journal": seat.folder,
             "readable": list(seat.readable),
             "umask": self._umask,

@@ -9,8 +9,9 @@ from codespace.errors import Refusal
 from helper.patch.journal import Journal
 from helper.patch.manifest import Manifest
 from helper.patch.renames import mend
-from helper.patch.sight import discard
+from helper.patch.sight import discard, is_lost
 from helper.patch.staging import sweep
+from helper.patch.strays import astray, sweep_strays
 
 
 def finish(root: Root, manifest: Manifest, journal: Journal) -> tuple[list[str], tuple[str, ...]]:
@@ -23,29 +24,40 @@ def finish(root: Root, manifest: Manifest, journal: Journal) -> tuple[list[str],
     """
     if journal.marked("restoring") or not journal.marked("installing"):
         mend(root, manifest, journal)
+        moved = set(astray(journal))
+        if journal.marked("staged") and not journal.marked("restoring"):
+            moved |= {slot.number for slot in manifest.slots if slot.action != "remove" and is_lost(root, slot.beside)}
         clean = sweep(root, manifest, journal)
+        if moved or not clean:
+            clean = sweep_strays(root, manifest, journal, moved)
         rescued = journal.rescued()
         if clean and not rescued and not _kept_anything(journal):
             journal.purge()
         elif clean:
             journal.mark("finished")
-        return [], rescued
+        return [] if clean else [slot.path for slot in manifest.slots], rescued
     return _throw_away(root, manifest, journal), journal.rescued()
 
 
 def _throw_away(root: Root, manifest: Manifest, journal: Journal) -> list[str]:
+    repeated = journal.marked("finishing")  # what is gone by now was thrown away before
     journal.mark("finishing")
     journal.sync_before()  # from here on the journal alone has the bytes before
     left = []
+    moved = set(astray(journal))
     for slot in manifest.slots:
         if slot.action == "create":
             continue
+        if not repeated and is_lost(root, slot.beside):
+            moved.add(slot.number)
         try:
             gone = discard(root, slot, (slot.before,), journal)
         except (Refusal, OSError):
             gone = False
         if not gone:
             left.append(slot.path)
+    if left or moved:
+        left = [] if sweep_strays(root, manifest, journal, moved) else left or ["."]
     for directory in manifest.directories:
         with contextlib.suppress(Refusal, OSError):
             root.remove_directory(directory.beside)

@@ -4,6 +4,8 @@
     before/<n>      the bytes before, of each slot that replaces or removes a file; small ones are in the manifest,
                     which is on the disk anyway before the first rename
     rescued/<n>...  bytes that were found where planned ones should have been
+    staged          everything was staged
+    astray          staged files that were not where they were put, as their directory was moved
     installing      the first rename may have happened
     restoring       which slots were found installed when putting back began
     finishing       the patch is verified, and what was set aside is being thrown away
@@ -178,6 +180,10 @@ class Journal:
         if not self.marked("rescued"):
             return ()
         return tuple(f"rescued/{name}" for name in sorted(os.listdir(os.path.join(self.path, "rescued"))))
+
+    def age(self) -> float:
+        """Return how long ago the manifest was written, in seconds of the wall clock."""
+        return time.time() - os.stat("manifest.json", dir_fd=self._descriptor).st_mtime
 
     def mark(self, name: str, note: Any = None) -> None:
         """Leave a mark, once; `note` is its content as JSON.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from typing import Final
@@ -28,14 +27,21 @@ def probe_renames(root: Root, manifest: Manifest, known: dict[int, bool]) -> Non
             known[status.st_dev] = _try(root, manifest, directory)
 
 
-def remove_probes(root: Root, manifest: Manifest) -> None:
-    """Remove what a probe that was cut off left; it is empty, or it is not ours."""
+def remove_probes(root: Root, manifest: Manifest) -> bool:
+    """Remove what a probe that was cut off left; it is empty, or it is not ours.
+
+    Returns: whether nothing is left.
+    """
+    clean = True
     for directory in _directories(manifest):
         for path in _names(manifest, directory):
-            with contextlib.suppress(Refusal):
+            try:
                 status = root.look(path)
                 if status is not None and status.st_size == 0:
                     root.remove(path)
+            except Refusal:
+                clean = False
+    return clean
 
 
 def _directories(manifest: Manifest) -> set[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,8 +20,9 @@ from helper.patch.flush import Flush
 from helper.patch.journal import Journal
 from helper.patch.manifest import Manifest, Slot
 from helper.patch.renames import exchange, mend, put, take
-from helper.patch.sight import Sight, discard, is_after, is_before, see, sync_parents
+from helper.patch.sight import Sight, discard, is_after, is_before, is_lost, see, sync_parents
 from helper.patch.staging import sweep, write_beside
+from helper.patch.strays import astray, sweep_strays
 
 _PASSING: Final = frozenset({"EROFS", "EIO", "ENOSPC", "EDQUOT"})
 
@@ -38,6 +40,7 @@ def restore(root: Root, manifest: Manifest, journal: Journal) -> Restored:
     mend(root, manifest, journal)
     installed = _installed(root, manifest, journal)
     kept: list[str] = []
+    moved = {slot.number for slot in manifest.slots if journal.marked("staged") and _is_moved(root, slot, installed)}
     for slot in reversed(manifest.slots):
         if slot.number in installed:
             try:
@@ -54,9 +57,17 @@ def restore(root: Root, manifest: Manifest, journal: Journal) -> Restored:
                 _require_passable(error)
     for directory in reversed(manifest.directories):
         _take_away(root, directory.path, directory.beside)
-    sweep(root, manifest, journal)
+    if not sweep(root, manifest, journal) or moved:
+        sweep_strays(root, manifest, journal, moved | astray(journal))
     sync_parents(root, manifest)
     return Restored(sorted(kept), journal.rescued())
+
+
+def _is_moved(root: Root, slot: Slot, installed: Collection[int]) -> bool:
+    """Return whether what lay beside the slot is not there, without our doing: its directory was moved, perhaps."""
+    if slot.number not in installed:
+        return slot.action != "remove" and is_lost(root, slot.beside)
+    return slot.action != "create" and is_lost(root, slot.beside) and is_lost(root, slot.path)
 
 
 def is_applied(root: Root, manifest: Manifest) -> bool:

@@ -46,6 +46,9 @@ class Session:
         """Open the root that the first request names."""
         os.umask(request["umask"])
         root = Root.open(request["root"], allow_submounts=request["allow_submounts"], hidden=request["hidden"])
+        if list(root.identity) != request.get("identity", list(root.identity)):
+            root.close()
+            raise Refusal("FILE_OPERATION_FAILED", "Another directory is at the workspace root now. Nothing was done.")
         policy = Policy(root, request["protected"], git=request["git_protected"])
         return cls(root, policy, Bounds(request["file_bytes"], request["patch_bytes"]), request["journal"])
 

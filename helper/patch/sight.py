@@ -107,6 +107,15 @@ def is_after(slot: Slot, sight: Sight) -> bool:
     return slot.before != slot.after or slot.mode is None or sight.mode == slot.mode
 
 
+def is_lost(root: Root, path: str) -> bool:
+    """Return whether nothing of ours can be at `path`: nothing is there, or the way to it leads elsewhere."""
+    try:
+        status = root.look(path)
+    except Refusal:
+        return True
+    return status is None or not stat.S_ISREG(status.st_mode)
+
+
 def discard(root: Root, slot: Slot, versions: tuple[str, ...], journal: Journal) -> bool:
     """Throw away what lies beside, after a look: bytes that are none of `versions` are rescued first.
 

@@ -46,12 +46,12 @@ def stage(
             probe_renames(root, manifest, renaming)
             _write_staged(root, manifest, planned.after, identities)
     except BaseException:
-        sweep(root, manifest, journal, identities.keys())
-        if journal.rescued():
-            journal.close()
+        if not sweep(root, manifest, journal, identities.keys()) or journal.rescued():
+            journal.close()  # kept for those bytes, or for `finish` to sweep once more
         else:
             journal.purge()
         raise
+    journal.mark("staged")
     return journal, manifest, identities
 
 
@@ -72,8 +72,7 @@ def sweep(root: Root, manifest: Manifest, journal: Journal, only: Collection[int
     for directory in reversed(manifest.directories):
         with contextlib.suppress(Refusal, OSError):
             root.remove_directory(directory.beside)
-    remove_probes(root, manifest)
-    return clean
+    return remove_probes(root, manifest) and clean
 
 
 def write_beside(root: Root, slot: Slot, data: bytes) -> tuple[int, Identity]:

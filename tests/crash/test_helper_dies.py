@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from codespace.errors import Refusal
 from codespace.runner.patcher import Patcher
-from codespace.testing import Bench, open_bench
+from codespace.testing import Bench, open_bench, processes
+
 from .scenes import SCENES, Scene, is_whole, look
 
 PROGRAM = Path(__file__).with_name("mortal_helper.py")
@@ -37,8 +40,9 @@ class Stage:
         scene.build(self.bench.root)
         self.ticket.write_text(f"{number} helper flags")
         for pid in list(self.bench.daemon.tools._runner._patcher.helpers().values()):  # type: ignore[attr-defined]
-            os.kill(pid, 9)  # the next one takes the ticket
-            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            os.kill(pid, signal.SIGKILL)  # the next one takes the ticket
+            with trio.fail_after(10):
+                await processes.wait_gone([pid])
         self._calls += 1
         key = f"{scene.name} {number} {self._calls}"
         try:

@@ -1,0 +1,59 @@
+"""What a patch put below the root and what is no longer where it was put: a directory was moved with it inside.
+
+Found by its name, which is the operation's own, on a bounded walk. What was moved out of the root is
+out of reach, and stays.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Collection
+
+from codespace import limits
+from codespace.beneath import STAGED_PREFIX, Root
+from codespace.errors import Refusal
+from helper.patch.journal import Journal
+from helper.patch.manifest import Manifest, staged_name
+from helper.patch.sight import throw_away
+
+
+def sweep_strays(root: Root, manifest: Manifest, journal: Journal, expected: Collection[int]) -> bool:
+    """Throw away every file of the operation below the root, wherever it is; foreign bytes are rescued.
+
+    Args:
+        expected: Slots whose file has to be somewhere. One that is not found is noted in the journal, and looked for
+            again the next time.
+    Returns: whether nothing is left. What was not found for a day is given up.
+    """
+    found = _sweep(root, manifest, journal)
+    if found is not None and (found >= set(expected) or journal.age() > limits.JOURNAL_AGE_SECONDS):
+        return True
+    journal.mark("astray", sorted(expected))
+    return False
+
+
+def astray(journal: Journal) -> frozenset[int]:
+    """Return the slots whose file was looked for and not found yet."""
+    return frozenset(journal.note("astray") or ())
+
+
+def _sweep(root: Root, manifest: Manifest, journal: Journal) -> set[int] | None:
+    """Return the slots whose file was found and thrown away; None where something may be left."""
+    ours = re.compile(re.escape(staged_name(manifest.operation, "")[: -len(".staged")]) + r"p?(\d+)\.[a-z]+\Z")
+    known = {slot.number: tuple({slot.before, slot.after}) for slot in manifest.slots}
+    until = time.monotonic() + limits.STRAYS_SECONDS
+    gone: set[int] = set()
+    clean = True
+    for count, entry in enumerate(root.walk()):
+        if count >= limits.STRAYS_ENTRIES or time.monotonic() > until:
+            return None
+        name = entry.path.rpartition("/")[2]
+        found = ours.match(name) if name.startswith(STAGED_PREFIX) else None
+        if found is not None and int(found[1]) in known:
+            try:
+                clean &= throw_away(root, int(found[1]), entry.path, known[int(found[1])], journal)
+                gone.add(int(found[1]))
+            except (Refusal, OSError):
+                clean = False
+    return gone if clean else None
