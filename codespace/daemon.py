@@ -7,15 +7,16 @@ closed, processes ended, patches finished or left to their journal, store closed
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from functools import partial
 from typing import Any
 
 import structlog
 import trio
 
 from codespace import limits
-from codespace.contract import Inbox, Runner, Tools
+from codespace.contract import DiffPage, Inbox, Runner, Tools
 from codespace.errors import Refusal
 from codespace.gateway import audit
 from codespace.gateway.admission import Admission
@@ -61,6 +62,7 @@ class Daemon:
     Attributes:
         inbox: What the operator's door calls.
         operator: Decides holds and grants, for the doors of the operator.
+        kept_diff: Gives a page of the whole diff of an operation of any daemon, from a cursor on.
         exposed: Groups of tools to offer.
         transports: Doors that are open; workspace_info tells them.
         stopping: Set when the stop begins: doors close.
@@ -72,6 +74,7 @@ class Daemon:
         gate: Gate,
         inbox: Inbox,
         operator: Operator,
+        kept_diff: Callable[[str, int], Awaitable[DiffPage]],
         polls: Polls,
         occupancy: Occupancy,
         transports: list[str],
@@ -80,6 +83,7 @@ class Daemon:
         self.tools: Tools = gate
         self.inbox = inbox
         self.operator = operator
+        self.kept_diff = kept_diff
         self.exposed = _exposed(settings)
         self.transports = transports
         self.stopping = trio.Event()
@@ -182,8 +186,9 @@ async def _open_gateway(
             brake = Brake(ledger, execution, elsewhere, own)
             inbox = GatewayInbox(store, chain, works, drivers, brake.stop, wall_clock)
             gate = Gate(registry, runner, ledger, holds, patching, processes, admission, works, facts)
+            kept_diff = partial(_kept_diff, ledger, instances, runner)
             operator = Operator(store, ledger, holds, grants, settings.workspaces)
-            daemon = Daemon(settings, gate, inbox, operator, polls, occupancy, transports)
+            daemon = Daemon(settings, gate, inbox, operator, kept_diff, polls, occupancy, transports)
             await recovery.run()
             await works.settle_all()
             await _note(store, ledger, own, "started")
@@ -239,6 +244,14 @@ async def _say_goodbye(store: Store, ledger: Ledger, grants: Grants, recovery: R
         await recovery.end()
     except Refusal as refusal:
         log.warning("the end of the daemon could not be recorded", instance=instance_id, code=refusal.code)
+
+
+async def _kept_diff(ledger: Ledger, instances: Instances, runner: Runner, operation_id: str, cursor: int) -> DiffPage:
+    """Return a page of an operation's whole diff. Raises: Refusal OPERATION_NOT_FOUND, SNAPSHOT_EXPIRED."""
+    operation = await ledger.get(operation_id)
+    if operation is None:
+        raise Refusal("OPERATION_NOT_FOUND", "No such operation is recorded.")
+    return await runner.kept_diff(operation_id, cursor, await instances.state_dir(operation.instance_id))
 
 
 async def _note(store: Store, ledger: Ledger, instance_id: str, event: str) -> None:

@@ -445,3 +445,23 @@ HTTP_BACKLOG: Final = 100
 # Connections that may wait to be accepted.
 TOKEN_BYTES: Final = 32
 # Random bytes of a generated token: 256 bits.
+
+# --- console ---
+CONSOLE_TICKET_SECONDS: Final = 120.0
+# How long a sign-in link is good: a browser that starts cold, and a person who looks for the window.
+CONSOLE_SESSION_SECONDS: Final = 43_200.0
+# How long a browser stays signed in: a working day.
+CONSOLE_SESSIONS: Final = 8
+# Most browsers that are signed in at once.
+CONSOLE_STREAMS: Final = 24
+# Most event streams at once: a browser opens six connections to one host, so that this is some browsers full.
+CONSOLE_FORM_BYTES: Final = 262_144
+# Largest form: the longest text of an intent with every byte percent-encoded, as UTF-8.
+CONSOLE_DIFF_LINES: Final = 400
+# Lines of a diff on one page.
+CONSOLE_ROWS: Final = 50
+# Rows of what is over (decided holds, operations) on one page.
+CONSOLE_SUMMARY_CHARACTERS: Final = 120
+# Longest summary of a hold in a list; its own page shows the whole.
+CONSOLE_EVENT_SECONDS: Final = 15.0
+# Longest silence on an event stream: a comment is sent, which notices that the browser is gone.

@@ -11,9 +11,11 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 import trio
@@ -27,6 +29,9 @@ from codespace.settings import Settings, SettingsError
 from codespace.stdio.claim import Claimed, claim
 from codespace.stdio.serve import serve_stdio
 
+if TYPE_CHECKING:
+    from codespace.http.console import Console
+
 log = structlog.get_logger("codespace.service")
 
 E = TypeVar("E", bound=Exception)
@@ -35,19 +40,21 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _CUT_OFF_EXIT_CODE = 70  # EX_SOFTWARE: the stop itself failed
 
 
-async def run(settings: Settings, *, stdio: bool, http: bool, no_auth: bool) -> int:
+async def run(settings: Settings, *, stdio: bool, http: bool, console: bool, no_auth: bool) -> int:
     """Serve until the stdio client leaves or a signal comes; return the exit code.
 
     Args:
         stdio: Speak MCP on descriptors 0 and 1, which are taken for the wire before anything else.
         http: Speak MCP over HTTP.
+        console: Serve the operator's console, beside whatever speaks MCP.
         no_auth: HTTP without a token, loopback only.
     """
     claimed = claim() if stdio else None
     watchdog = _Watchdog()
     problems: list[str] = []
     try:
-        await _live(settings, watchdog, claimed, http=http, no_auth=no_auth)
+        doors = Doors(claimed, http, console, no_auth)
+        await _live(settings, watchdog, doors)
     except* Refusal as refusals:
         problems += [f"{each.message} {each.next_step}" for each in _flat(refusals)]
     except* SettingsError as errors:
@@ -59,13 +66,24 @@ async def run(settings: Settings, *, stdio: bool, http: bool, no_auth: bool) -> 
     return 1 if problems else 0
 
 
-async def _live(settings: Settings, watchdog: _Watchdog, claimed: Claimed | None, *, http: bool, no_auth: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """The doors to open."""
+
+    claimed: Claimed | None
+    """The descriptors that MCP is spoken on; None: no stdio."""
+    http: bool
+    console: bool
+    no_auth: bool
+
+
+async def _live(settings: Settings, watchdog: _Watchdog, doors: Doors) -> None:
     with trio.open_signal_receiver(*_SIGNALS) as signals:
         async with trio.open_nursery() as nursery:
             ending = _Ending(watchdog)
             nursery.start_soon(ending.on_signal, signals)
             async with open_daemon(settings) as daemon:
-                await _serve(daemon, ending, claimed, http=http, no_auth=no_auth)
+                await _serve(daemon, ending, doors)
             nursery.cancel_scope.cancel()
 
 
@@ -87,14 +105,16 @@ class _Ending:
             self.begin(signal.Signals(number).name)
 
 
-async def _serve(daemon: Daemon, ending: _Ending, claimed: Claimed | None, *, http: bool, no_auth: bool) -> None:
-    async with trio.open_nursery() as doors:
-        doors.start_soon(_stop_when_asked, daemon, ending)
-        if http:
-            await _open_http(doors, daemon, no_auth=no_auth)
-        if claimed is not None:
+async def _serve(daemon: Daemon, ending: _Ending, doors: Doors) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_stop_when_asked, daemon, ending)
+        if doors.http:
+            await _open_http(nursery, daemon, doors)
+        elif doors.console:
+            await _open_console_beside_stdio(nursery, daemon, doors)
+        if doors.claimed is not None:
             daemon.transports.append("stdio")
-            doors.start_soon(_stdio_door, daemon, claimed, ending)
+            nursery.start_soon(_stdio_door, daemon, doors.claimed, ending)
 
 
 async def _stop_when_asked(daemon: Daemon, ending: _Ending) -> None:
@@ -107,27 +127,74 @@ async def _stdio_door(daemon: Daemon, claimed: Claimed, ending: _Ending) -> None
     ending.begin("the stdio client left")
 
 
-async def _open_http(doors: trio.Nursery, daemon: Daemon, *, no_auth: bool) -> None:
+async def _open_console_beside_stdio(nursery: trio.Nursery, daemon: Daemon, doors: Doors) -> None:
+    """Serve the console where the port is free: a client that starts a second daemon needs no second console,
+    which would show the same database."""
+    try:
+        await _open_http(nursery, daemon, doors)
+    except* SettingsError as errors:
+        log.warning("the console is not served by this daemon", why=str(_flat(errors)[0]))
+
+
+async def _open_http(nursery: trio.Nursery, daemon: Daemon, doors: Doors) -> None:
     from codespace.http.serve import serve_http  # Quart and Hypercorn: only a daemon that listens pays for them
 
     settings = daemon.settings
-    address = await doors.start(
+    address = await nursery.start(
         partial(
             serve_http,
-            partial(_server, daemon, "http"),
+            partial(_server, daemon, "http") if doors.http else None,
             host=settings.http_host,
             port=settings.http_port,
             token=settings.http_token,
             token_file=settings.http_token_file,
             stop=daemon.stopping,
             allowed_hosts=settings.allowed_hosts,
-            no_auth=no_auth,
+            no_auth=doors.no_auth,
             operator_token=settings.operator_token,
-            inbox=daemon.inbox,
+            inbox=daemon.inbox if doors.http else None,
+            operator=daemon.operator if doors.http else None,
+            console=_console(daemon) if doors.console else None,
         )
     )
-    daemon.transports.append("http")
-    log.info("listening", url=address.url, auth=not no_auth)
+    if doors.http:
+        daemon.transports.append("http")
+        log.info("listening", url=address.url, auth=not doors.no_auth)
+    if doors.console:
+        nursery.start_soon(_announce, daemon, address.console_url)
+
+
+def _console(daemon: Daemon) -> Console:
+    from codespace.http.console import Console
+    from codespace.http.signin import Tickets
+
+    settings = daemon.settings
+    return Console(
+        operator=daemon.operator,
+        inbox=daemon.inbox,
+        tools=daemon.tools,
+        kept_diff=daemon.kept_diff,
+        tickets=Tickets(settings.state_dir, time.time),
+        operator_token=settings.operator_token,
+        stopping=daemon.stopping,
+    )
+
+
+async def _announce(daemon: Daemon, url: str) -> None:
+    """Leave word for `codespace console` where the console is, as long as it is there."""
+    from codespace.http import signin
+
+    folder = daemon.settings.state_dir
+    try:
+        await trio.to_thread.run_sync(signin.announce, folder, url)
+    except OSError as error:
+        log.warning("`codespace console` will not find this console", why=str(error))
+        return
+    log.info("console", url=url, open_with="codespace console")
+    try:
+        await daemon.stopping.wait()
+    finally:
+        signin.withdraw(folder, url)
 
 
 def _server(daemon: Daemon, transport: Transport) -> McpServer:

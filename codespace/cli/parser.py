@@ -25,6 +25,7 @@ def build() -> argparse.ArgumentParser:
     _command(commands, "demo", "demonstration", "show the whole story on a throw-away workspace")
     _config(_command(commands, "doctor", "doctor", "say what is in force, and the exact fix for what is not"))
     _client(_command(commands, "client-config", "clients", "print (or write) what an MCP client needs to find this"))
+    _console(_command(commands, "console", "console", "sign your browser in to the console of a running daemon"))
     _approvals(_command(commands, "approvals", "approvals", "show what is held, and decide it"))
     _grants(_command(commands, "grants", "grants", "show what is granted for more than one request, and take it back"))
     _processes(_command(commands, "processes", "processes", "show the commands that run"))
@@ -71,8 +72,13 @@ def _init(parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--stdio", action="store_true", help="speak MCP on stdin and stdout (default without --http)")
+    parser.add_argument("--stdio", action="store_true", help="speak MCP on stdin and stdout (the default)")
     parser.add_argument("--http", action="store_true", help="speak MCP over HTTP at /mcp")
+    parser.add_argument(
+        "--console",
+        action="store_true",
+        help="serve the console for your browser (see `codespace console`): beside stdio, or else beside HTTP",
+    )
     parser.add_argument(
         "--no-auth", action="store_true", help="HTTP without a token: loopback only; any local program can then use it"
     )
@@ -85,6 +91,11 @@ def _client(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--write", action="store_true", help="merge it into the client's file of this user (a copy is kept)"
     )
+    _config(parser)
+
+
+def _console(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--no-browser", action="store_true", help="only say which file to open")
     _config(parser)
 
 

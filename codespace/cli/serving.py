@@ -12,8 +12,9 @@ from codespace.settings import Settings, notices
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the daemon until its client goes away or a signal ends it."""
-    stdio = arguments.stdio or not arguments.http
-    if arguments.no_auth and not arguments.http:
+    stdio = arguments.stdio or not (arguments.http or arguments.console)
+    http = arguments.http or not stdio  # a console alone comes with MCP over HTTP: a daemon without a door is of no use
+    if arguments.no_auth and not http:
         print("codespace: --no-auth is about the HTTP door; use it with --http.", file=sys.stderr)
         return cli.USAGE
     settings = configured.settings(arguments.config)
@@ -26,10 +27,10 @@ def run(arguments: argparse.Namespace) -> int:
         logger.warning(notice)
     if stdio and sys.stdin is not None and sys.stdin.isatty():
         logger.warning("MCP is spoken on this terminal: a client is meant to start this command. End it with Ctrl-D.")
-    return _serve(settings, stdio=stdio, http=arguments.http, no_auth=arguments.no_auth)
+    return _serve(settings, stdio=stdio, http=http, console=arguments.console, no_auth=arguments.no_auth)
 
 
-def _serve(settings: Settings, *, stdio: bool, http: bool, no_auth: bool) -> int:
+def _serve(settings: Settings, *, stdio: bool, http: bool, console: bool, no_auth: bool) -> int:
     import functools
 
     import trio
@@ -37,4 +38,4 @@ def _serve(settings: Settings, *, stdio: bool, http: bool, no_auth: bool) -> int
     from codespace import service
 
     # Cancelled by nothing but its own signals: what a stop leaves behind is the daemon's promise.
-    return trio.run(functools.partial(service.run, settings, stdio=stdio, http=http, no_auth=no_auth))
+    return trio.run(functools.partial(service.run, settings, stdio=stdio, http=http, console=console, no_auth=no_auth))

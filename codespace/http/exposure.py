@@ -34,6 +34,11 @@ class Address:
             return Address("127.0.0.1", self.port).url
         return f"http://{self.authority}/mcp"
 
+    @property
+    def console_url(self) -> str:
+        """Where browsers find the console."""
+        return f"http://{console_host(self)}/console/"
+
 
 def check(host: str, *, token: str | None, allowed_hosts: Sequence[str], no_auth: bool) -> None:
     """Refuse to open a door that strangers could reach without a token.
@@ -94,6 +99,14 @@ def hosts(address: Address, allowed_hosts: Sequence[str]) -> frozenset[str]:
         if ":" not in allowed.rsplit("]", 1)[-1]:  # a name without a port: behind a proxy, or here
             own.add(f"{allowed.lower()}:{address.port}")
     return frozenset(own)
+
+
+def console_host(address: Address) -> str:
+    """Return the Host under which browsers find the console: a name of its own, since cookies ignore ports.
+
+    Source: RFC 6761, section 6.3: `.localhost` is loopback for every browser.
+    """
+    return "codespace.localhost" if address.port == 80 else f"codespace.localhost:{address.port}"
 
 
 def origins(address: Address, allowed_hosts: Sequence[str]) -> frozenset[str]:

@@ -6,6 +6,9 @@ Attack, mitigation, reason:
 - a local program without the token: 401, compared in constant time;
 - an MCP client that would steer or grant for its operator: /inbox has a token of its own, and is not there
   (404) where none is set; neither token opens what is the other's;
+- a page that would press the console's buttons, or a program that has caught its cookie on another port:
+  /console has a host name of its own, which cookies of 127.0.0.1 do not go to (421 under any other), takes
+  posts only with exactly its own Origin (403), and asks for a session and a form's token behind that;
 - a proxy that would carry strangers to a door without a token (`--no-auth`) announces itself: 403;
 - a client that sends without end, or never ends: 413, 408.
 """
@@ -31,6 +34,8 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 _OPEN_PATHS: Final = frozenset({"/healthz"})
 # A sign of life tells nothing; everything else needs the token, unknown paths included.
+CONSOLE: Final = "console"
+"""The identity, in the scope, of a browser at the console's own name; whether it is signed in, the console asks."""
 OPERATOR: Final = "operator"
 """The identity, in the scope, of who came with the operator's token."""
 _FORWARDED: Final = (b"forwarded", b"via", b"x-forwarded", b"x-real-ip", b"x-original-", b"cf-", b"true-client-ip")
@@ -46,6 +51,8 @@ class Rules:
     token: str | None
     operator_token: str | None = None
     """Opens /inbox, and only that. None: there is no inbox."""
+    console_host: str | None = None
+    """The Host of /console, and only of that, in lower case. None: there is no console."""
 
 
 class Guard:
@@ -82,6 +89,8 @@ class Guard:
     def _refusal(self, scope: Any) -> tuple[int, str] | None:
         """Return the status and error of what is wrong with the request, the least trusting question first."""
         headers: Headers = scope["headers"]
+        if _is_below(scope["path"], "/console"):
+            return self._console_refusal(scope["method"], headers)
         if _text(_only(headers, b"host")).lower() not in self._rules.hosts:
             return 421, "this name is not served here; the operator can allow it in CODESPACE_ALLOWED_HOSTS"
         if _has(headers, b"origin") and _text(_only(headers, b"origin")).lower() not in self._rules.origins:
@@ -98,14 +107,35 @@ class Guard:
             needed = self._digest
         return None if _opens(headers, needed) else (401, "unauthorized")
 
+    def _console_refusal(self, method: str, headers: Headers) -> tuple[int, str] | None:
+        """Return what is wrong with a request for the console: its own name, its own pages, nobody in between."""
+        own = self._rules.console_host
+        if own is None:
+            return 404, "not found"
+        if _text(_only(headers, b"host")).lower() != own:
+            return 421, "the console is served at its own name; open it with `codespace console`"
+        if any(name.startswith(_FORWARDED) for name, _ in headers):
+            return 403, "forwarded requests are refused"
+        # A browser names the origin with every post; what names none was not sent by a page of ours.
+        safe = method in ("GET", "HEAD") and not _has(headers, b"origin")
+        if not safe and _text(_only(headers, b"origin")).lower() != f"http://{own}":
+            return 403, "requests from pages of other origins are refused"
+        return None
+
     def _identity(self, path: str) -> str:
+        if _is_below(path, "/console"):
+            return CONSOLE
         if _is_inbox(path):
             return OPERATOR
         return "anonymous" if self._digest is None else "bearer"
 
 
 def _is_inbox(path: str) -> bool:
-    return path == "/inbox" or path.startswith("/inbox/")
+    return _is_below(path, "/inbox")
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder}/")
 
 
 def _opens(headers: Headers, needed: bytes) -> bool:

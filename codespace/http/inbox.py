@@ -3,7 +3,7 @@
 The guard lets in who holds the operator's token and nobody else, and says so in the scope; the routes
 ask the scope again, so that a route is never open because a path was spelt in another way. Answers
 are JSON in ASCII: a hostile title or note comes as escapes, which act on no terminal. Routes for
-approvals belong here too, once there is a room that decides them for the operator.
+approvals are beside it, in `approvals`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ log = structlog.get_logger("codespace.http.inbox")
 
 _STATUS: Final[Mapping[str, int]] = {
     "INVALID_ARGUMENT": 400,
+    "UNAUTHORIZED": 403,
+    "APPROVAL_NOT_FOUND": 404,
     "WORK_NOT_FOUND": 404,
     "INTENT_NOT_FOUND": 404,
     "STORE_UNAVAILABLE": 503,
@@ -77,91 +79,91 @@ def inbox_routes(inbox: Inbox) -> Blueprint:
 
     @routes.before_request
     async def only_the_operator() -> Response | None:
-        return None if request.scope.get(IDENTITY) == OPERATOR else _json({"error": "not found"}, 404)
+        return None if request.scope.get(IDENTITY) == OPERATOR else json_response({"error": "not found"}, 404)
 
     @routes.get("/works")
     async def works() -> Response:
-        return await _answer(inbox.works)
+        return await answer(inbox.works)
 
     @routes.get("/works/<work_id>")
     async def work(work_id: str) -> Response:
-        return await _answer(lambda: inbox.work(work_id=work_id))
+        return await answer(lambda: inbox.work(work_id=work_id))
 
     @routes.get("/works/<work_id>/intents")
     async def intents(work_id: str) -> Response:
-        return await _answer(lambda: inbox.intents(work_id=work_id))
+        return await answer(lambda: inbox.intents(work_id=work_id))
 
     @routes.post("/works/<work_id>/intents")
     async def draft(work_id: str) -> Response:
         async def act() -> dict[str, Any]:
-            sent = await _body(_text(required=True), _KIND, _DELIVERY, _SUPERSEDES)
+            sent = await body_of(_text(required=True), _KIND, _DELIVERY, _SUPERSEDES)
             sent["kind"] = sent["kind"] or "follow_up"
             sent["delivery"] = sent["delivery"] or "after_current_work"
             return await inbox.draft(work_id=work_id, **sent)
 
-        return await _answer(act, 201)
+        return await answer(act, 201)
 
     @routes.patch("/intents/<intent_id>")
     async def edit(intent_id: str) -> Response:
         async def act() -> dict[str, Any]:
-            sent = await _body(_revision(required=True), _text(required=False), _KIND, _DELIVERY)
+            sent = await body_of(_revision(required=True), _text(required=False), _KIND, _DELIVERY)
             if all(sent[name] is None for name in ("text", "kind", "delivery")):
                 raise refuse("text", "or `kind` or `delivery` is needed: there is nothing to change")
             return await inbox.edit(intent_id=intent_id, **sent)
 
-        return await _answer(act)
+        return await answer(act)
 
     @routes.post("/intents/<intent_id>/queue")
     async def queue(intent_id: str) -> Response:
         async def act() -> dict[str, Any]:
-            return await inbox.queue(intent_id=intent_id, **await _body(_revision(required=False)))
+            return await inbox.queue(intent_id=intent_id, **await body_of(_revision(required=False)))
 
-        return await _answer(act)
+        return await answer(act)
 
     @routes.post("/intents/<intent_id>/cancel")
     async def cancel(intent_id: str) -> Response:
         async def act() -> dict[str, Any]:
-            return await inbox.cancel(intent_id=intent_id, **await _body(_revision(required=False)))
+            return await inbox.cancel(intent_id=intent_id, **await body_of(_revision(required=False)))
 
-        return await _answer(act)
+        return await answer(act)
 
     @routes.post("/works/<work_id>/reorder")
     async def reorder(work_id: str) -> Response:
         async def act() -> dict[str, Any]:
-            return await inbox.reorder(work_id=work_id, **await _body(_INTENT_IDS))
+            return await inbox.reorder(work_id=work_id, **await body_of(_INTENT_IDS))
 
-        return await _answer(act)
+        return await answer(act)
 
     @routes.post("/works/<work_id>/stop")
     async def stop(work_id: str) -> Response:
         async def act() -> dict[str, Any]:
-            return await inbox.stop(work_id=work_id, **await _body(_text(required=False)))
+            return await inbox.stop(work_id=work_id, **await body_of(_text(required=False)))
 
-        return await _answer(act)
+        return await answer(act)
 
     return routes
 
 
-async def _answer(act: Callable[[], Awaitable[dict[str, Any]]], status: int = 200) -> Response:
+async def answer(act: Callable[[], Awaitable[dict[str, Any]]], status: int = 200) -> Response:
     """Answer with what `act` returns, or with the error body of what it raises."""
     try:
-        return _json(await act(), status)
+        return json_response(await act(), status)
     except _TooLarge:
-        return _json({"error": "the request body is too large"}, 413)
+        return json_response({"error": "the request body is too large"}, 413)
     except Refusal as refusal:
         body = refusal.body()
         body["message"] = display(refusal.message, newlines=True)
-        return _json(body, _STATUS.get(refusal.code, _CONFLICT))
+        return json_response(body, _STATUS.get(refusal.code, _CONFLICT))
     except Exception:
         log.exception("the inbox failed", path=display(request.path, limit=_ID))
-        return _json(Refusal("INTERNAL", "The request ended by a fault of CodeSpace.").body(), 500)
+        return json_response(Refusal("INTERNAL", "The request ended by a fault of CodeSpace.").body(), 500)
 
 
 class _TooLarge(Exception):
     """The body is over limits.INBOX_BODY_BYTES."""
 
 
-async def _body(*arguments: Argument) -> dict[str, Any]:
+async def body_of(*arguments: Argument) -> dict[str, Any]:
     """Return every argument from the request's JSON object, None where it is left out; nothing is coerced.
 
     Raises: Refusal INVALID_ARGUMENT; _TooLarge.
@@ -209,6 +211,6 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _json(value: Mapping[str, Any], status: int) -> Response:
+def json_response(value: Mapping[str, Any], status: int) -> Response:
     headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
     return Response(json.dumps(value) + "\n", status, headers, mimetype="application/json")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, cast
 
@@ -14,10 +15,12 @@ from hypercorn.config import Config
 
 from codespace import limits, log
 from codespace.contract import Inbox
+from codespace.gateway.operator import Operator
 from codespace.http import exposure, listener
 from codespace.http.app import build_app
+from codespace.http.console import Console
 from codespace.http.exposure import Address
-from codespace.http.guard import Rules
+from codespace.http.guard import Guard, Rules
 from codespace.http.token import load_or_create
 from codespace.protocol.server import McpServer
 from codespace.protocol.sessions import Sessions, open_sessions
@@ -28,7 +31,7 @@ _start_limiter: Final = trio.CapacityLimiter(1)
 
 
 async def serve_http(
-    server_factory: Callable[[], McpServer],
+    server_factory: Callable[[], McpServer] | None,
     *,
     host: str,
     port: int,
@@ -39,16 +42,21 @@ async def serve_http(
     token_file: str | None = None,
     operator_token: str | None = None,
     inbox: Inbox | None = None,
+    operator: Operator | None = None,
+    console: Console | None = None,
     task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `stop` is set; report the address once connections are accepted.
 
     Args:
+        server_factory: Makes what answers at /mcp; None: nothing does.
         port: 0 for any free one.
         token: What clients must present, if the operator chose one.
         allowed_hosts: Names beside this machine's own under which the door may be called.
         operator_token: Opens /inbox; without one it is not there.
         inbox: What is behind it.
+        operator: Decides approvals behind /inbox.
+        console: What is behind /console.
         token_file: Where else a token is kept, made there (0600) at the first start; for loopback only.
     Raises: SettingsError before anything listens.
     Cancel: connections are cut; a reader that has stopped reading delays it by TCP_USER_TIMEOUT.
@@ -68,9 +76,11 @@ async def serve_http(
             exposure.origins(address, allowed_hosts),
             None if no_auth else token,
             operator_token if inbox is not None else None,
+            exposure.console_host(address) if console is not None else None,
         )
-        async with open_sessions(server_factory()) as sessions, trio.open_nursery() as nursery:
-            running = partial(_run, sessions, rules, inbox, sock, stop)
+        async with _open_mcp(server_factory) as sessions, trio.open_nursery() as nursery:
+            app = build_app(sessions, rules, inbox, operator, console)
+            running = partial(_run, app, sock, stop)
             await nursery.start(running)
             task_status.started(address)
             nursery.start_soon(_bound, stop, sessions, nursery.cancel_scope)
@@ -82,28 +92,30 @@ async def _kept_token(path: str | None) -> str:
     return await trio.to_thread.run_sync(load_or_create, path, limiter=_start_limiter)
 
 
-async def _run(
-    sessions: Sessions,
-    rules: Rules,
-    inbox: Inbox | None,
-    sock: socket.socket,
-    stop: trio.Event,
-    *,
-    task_status: trio.TaskStatus[None],
-) -> None:
+@asynccontextmanager
+async def _open_mcp(server_factory: Callable[[], McpServer] | None) -> AsyncIterator[Sessions | None]:
+    if server_factory is None:
+        yield None
+        return
+    async with open_sessions(server_factory()) as sessions:
+        yield sessions
+
+
+async def _run(guard: Guard, sock: socket.socket, stop: trio.Event, *, task_status: trio.TaskStatus[None]) -> None:
     bind, keep_private = listener.hand_over(sock)
     async with trio.open_nursery() as nursery:
-        app = cast(Any, build_app(sessions, rules, inbox))  # ASGI, spelt with our own types of messages
+        app = cast(Any, guard)  # ASGI, spelt with our own types of messages
         serve = partial(hypercorn.trio.serve, app, _config(bind), shutdown_trigger=stop.wait)
         await nursery.start(serve)
         keep_private()
         task_status.started()
 
 
-async def _bound(stop: trio.Event, sessions: Sessions, scope: trio.CancelScope) -> None:
+async def _bound(stop: trio.Event, sessions: Sessions | None, scope: trio.CancelScope) -> None:
     """End listening streams once a stop is ordered, and everything else a little after Hypercorn's own deadline."""
     await stop.wait()
-    sessions.close_streams()
+    if sessions is not None:
+        sessions.close_streams()
     scope.deadline = trio.current_time() + 2 * limits.HTTP_DRAIN_SECONDS
 
 

@@ -1,0 +1,151 @@
+"""The console's pages: templates whose every expression is made harmless, and the headers that go with each.
+
+A template cannot forget it: whatever an expression gives is passed through `display`, then HTML-escaped.
+Text of several lines passes the filter `lines` instead; what the operator wrote himself and edits again is
+only escaped (`own`). It knows no route and decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+import codespace
+from codespace import limits
+from codespace.display import display
+from codespace.gateway.grants import Grant
+from codespace.gateway.holds import Hold
+
+FOLDER: Final = Path(codespace.__file__).parent / "console"
+HEADERS: Final[Mapping[str, str]] = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "X-Frame-Options": "DENY",
+    "X-Content-Type-Options": "nosniff",
+    # With `no-referrer` browsers send `Origin: null` with forms, and each is checked for its origin.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DiffPart:
+    """One page of a diff: lines with what they are (`add`, `del`, `hunk`, `file`, `same`)."""
+
+    lines: list[tuple[str, Markup]]
+    page: int
+    pages: int
+
+
+def diff_part(diff: str, page: int) -> DiffPart:
+    """Return page `page` (from 1; the nearest there is) of a whole diff; no line is left out of all pages."""
+    lines = diff.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    pages = max(1, -(-len(lines) // limits.CONSOLE_DIFF_LINES))
+    page = min(max(page, 1), pages)
+    begin = (page - 1) * limits.CONSOLE_DIFF_LINES
+    return DiffPart(coloured(lines[begin : begin + limits.CONSOLE_DIFF_LINES]), page, pages)
+
+
+def coloured(lines: list[str]) -> list[tuple[str, Markup]]:
+    """Return lines of a diff, harmless, each with what it is."""
+    return [(_kind(line), _lines(line)) for line in lines]
+
+
+class Pages:
+    """The templates of the console."""
+
+    def __init__(self) -> None:
+        self._environment = Environment(
+            loader=FileSystemLoader(FOLDER / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            finalize=_harmless,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._environment.filters |= {
+            "lines": _lines,
+            "own": _own,
+            "when": _when,
+            "about": _about,
+            "argv": _argv,
+            "stdin": _stdin,
+            "terms": _terms,
+        }
+
+    def render(self, name: str, **values: Any) -> str:
+        """Return the page of a template."""
+        return self._environment.get_template(f"{name}.html").render(**values)
+
+
+def _harmless(value: Any) -> Any:
+    if isinstance(value, Markup):  # of a macro or a filter of ours, whose parts came through here
+        return value
+    return "" if value is None else display(value if isinstance(value, str) else str(value))
+
+
+def _lines(text: str) -> Markup:
+    return escape(display(text, newlines=True))
+
+
+def _own(text: str) -> Markup:
+    return escape(text)
+
+
+def _when(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _about(hold: Hold) -> str:
+    shown = hold.shown
+    if hold.tool == "exec_command" and "command" in shown:
+        text = " ".join(shown["command"])
+    elif hold.tool == "write_stdin":
+        text = str(shown.get("process_id", ""))
+    else:
+        text = ", ".join(shown.get("files", []))
+    return text if len(text) <= limits.CONSOLE_SUMMARY_CHARACTERS else f"{text[: limits.CONSOLE_SUMMARY_CHARACTERS]}…"
+
+
+def _argv(process: Mapping[str, Any]) -> str:
+    command = process.get("command")
+    if isinstance(command, str):
+        return command
+    return " ".join(command) if command else str(process["process_id"])
+
+
+def _stdin(hold: Hold) -> str:
+    if hold.shown["tty"]:
+        return "a terminal"
+    if hold.shown["stdin"] is not None:
+        return str(hold.shown["stdin"])
+    return "left open: it accepts what is written to it later" if hold.shown["open_stdin"] else "none"
+
+
+def _terms(grant: Grant) -> str:
+    terms = grant.terms
+    if grant.state != "active":
+        return "its terms are gone"
+    if grant.scope == "patches":
+        return f"patches under {terms['path']}"
+    if grant.scope == "program":
+        return f"{terms['program']} with any arguments, in {terms['cwd']}"
+    return f"{' '.join(terms['shown']['command'])}, in {terms['shown']['cwd']}"
+
+
+def _kind(line: str) -> str:
+    if line.startswith(("+++", "---", "diff ")):
+        return "file"
+    return {"+": "add", "-": "del", "@": "hunk"}.get(line[:1], "same")
