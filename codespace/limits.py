@@ -234,7 +234,7 @@ END_SECONDS: Final = 5.0
 DRAIN_SECONDS: Final = 1.0
 # After the tree is gone: how long its pipes may stay open because an outsider holds them.
 EXIT_NEWS_SECONDS: Final = 0.2
-# After a broken stdin pipe: how long the news of the exit may take, so that the answer can say how it ended.
+# After a broken stdin pipe or the end of output: how long the news of the exit may take, so that the answer has it.
 STOP_GRACE_SECONDS: Final = 0.5
 # Between SIGTERM and SIGKILL when the daemon stops; well inside STOP_SECONDS.
 STOP_END_SECONDS: Final = 4.0
