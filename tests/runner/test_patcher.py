@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from trio.testing import MockClock
 from codespace import limits
 from codespace.contract import PatchReport, Workspace
 from codespace.errors import Refusal
-from codespace.runner.patcher import Patcher
+from codespace.runner.patcher import HELPER, Patcher
 
 UPDATE = "*** Begin Patch\n*** Update File: a\n@@\n-one\n+ONE\n*** End Patch"
 OPERATION = "op-aaaaaaaaaaaaaaaaaaaaaaaa"
@@ -79,18 +80,22 @@ class Site:
         return self.state / "journal" / OPERATION
 
 
+WITHOUT_FLAGS = (sys.executable, "-I", "-X", "utf8", str(Path(__file__).parents[1] / "helper/without_flags.py"))
+
+
 @asynccontextmanager
-async def opened(tmp_path: Path, **options: object) -> AsyncIterator[Site]:
+async def opened(tmp_path: Path, argv: Sequence[str] = HELPER, **options: object) -> AsyncIterator[Site]:
     root = tmp_path / "root"
     root.mkdir(exist_ok=True)
     workspace = Workspace("w", str(root), "workspace-write", **options)  # type: ignore[arg-type]
-    async with Patcher(str(tmp_path / "state")) as patcher:
+    async with Patcher(str(tmp_path / "state"), argv=argv) as patcher:
         yield Site(root, tmp_path / "state", patcher, workspace)
 
 
-@pytest.fixture
-async def site(tmp_path: Path) -> AsyncIterator[Site]:
-    async with opened(tmp_path) as made:
+@pytest.fixture(params=[HELPER, WITHOUT_FLAGS], ids=["exchange", "steps"])
+async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Site]:
+    """Lend a root, once with a filesystem that exchanges names and once with one that does not."""
+    async with opened(tmp_path, argv=request.param) as made:
         yield made
 
 
@@ -636,3 +641,47 @@ async def test_what_was_settled_stays_settled_until_it_is_finished(site: Site) -
     (site.root / "a").write_text("theirs again\n")
     assert await site.settle() == first
     assert {name: (site.root / name).read_text() for name in site.names()} == {"a": "theirs again\n", "b": "one\n"}
+
+
+# --- what a filesystem cannot do ---
+
+
+@pytest.mark.parametrize(("argv", "atomic"), [(HELPER, True), (WITHOUT_FLAGS, False)], ids=["exchange", "steps"])
+async def test_whether_names_are_exchanged_in_one_step_is_known_after_the_first_patch(
+    argv: Sequence[str], atomic: bool, tmp_path: Path
+) -> None:
+    async with opened(tmp_path, argv=argv) as site:
+        (site.root / "a").write_text("one\n")
+        assert site.patcher.atomic(site.workspace) is None
+        await site.apply("*** Update File: a", "-one", "+ONE")
+        assert site.patcher.atomic(site.workspace) is atomic
+
+
+async def test_a_directory_that_was_moved_away_does_not_keep_what_was_staged_in_it(site: Site) -> None:
+    (site.root / "d").mkdir()
+    (site.root / "d/a").write_text("one\n")
+    await site.plan("*** Update File: d/a", "-one", "+ONE")
+    await site.stage()
+    (site.root / "d").rename(site.root / "elsewhere")
+    assert not (await site.install()).clean
+    await site.restore()
+    await site.finish()
+    assert site.names() == {"elsewhere", "elsewhere/a"}
+    assert (site.root / "elsewhere/a").read_text() == "one\n"
+
+
+async def test_a_stop_whose_time_is_over_does_not_wait_for_a_helper_that_hangs(site: Site) -> None:
+    (site.root / "a").write_text("one\n")
+    await site.plan("*** Update File: a", "-one", "+ONE")
+    os.kill(site.helper(), signal.SIGSTOP)
+    with trio.fail_after(20), trio.CancelScope() as caller:
+        async with trio.open_nursery() as nursery:
+
+            async def stage() -> None:
+                with pytest.raises(Refusal):
+                    await site.stage()
+
+            nursery.start_soon(stage)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            caller.cancel()
+            site.patcher.cut_off()
