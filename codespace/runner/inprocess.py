@@ -127,7 +127,8 @@ class InProcess:
         problem = _NO_SANDBOX
         if self._sandbox is not None:
             try:
-                return await trio.to_thread.run_sync(self._sandbox.facts, workspace)
+                facts = dict(await trio.to_thread.run_sync(self._sandbox.facts, workspace))
+                return facts | {"sandbox": self._with_limits(workspace, facts)}
             except Refusal as refusal:
                 problem = refusal.message
         return {
@@ -148,6 +149,13 @@ class InProcess:
             "reasons": [problem],
             "caveats": [_UNSANDBOXED] if self._sandbox is None else [],
         }
+
+    def _with_limits(self, workspace: Workspace, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what is known of the sandbox with what carries each limit, those of each process included."""
+        own = self._supervisor.limits(workspace)
+        if facts["command_sandbox"] == "linux-sandbox":
+            own |= facts["sandbox"]["limits"]
+        return {**facts["sandbox"], "limits": own}
 
     async def _helper_confinement(self, workspace: Workspace) -> Mapping[str, Any]:
         """Return what the patch helper's own witness found; a workspace that takes no patch never has one."""
