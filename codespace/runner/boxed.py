@@ -93,13 +93,12 @@ class Boxed:
         try:
             with trio.fail_after(limits.SANDBOX_START_SECONDS):
                 await _walk(self._launch.started(bubblewrap))
-                await trio.to_thread.run_sync(self._launch.limit)
+                await _walk(self._launch.ready())
+                if await trio.to_thread.run_sync(self._limit_and_look):
+                    raise self._not_inside()
                 if door is not None:
                     assert self._launch.pid is not None
                     await door(self._launch.pid)
-                await _walk(self._launch.ready())
-                if await trio.to_thread.run_sync(self._launch.missing_program):
-                    raise self._not_inside()
                 self._launch.release()
         except trio.TooSlowError:
             raise unavailable(f"it took over {limits.SANDBOX_START_SECONDS:g} s to set up", retry=True) from None
@@ -108,6 +107,10 @@ class Boxed:
             raise unavailable(
                 f"it could not be set up ({problem.stage}: {problem.cause}{'; ' if said else ''}{said})", retry=True
             ) from problem
+
+    def _limit_and_look(self) -> bool:
+        self._launch.limit()
+        return self._launch.missing_program()
 
     def exit_code(self, told: int) -> int:
         """Return how the command ended, negative for a signal, where bubblewrap ended with `told`."""

@@ -8,9 +8,9 @@ task walk through the same ones:
     launch = Launch(sandbox, plan)                 # pipes; nothing runs yet
     ... start launch.argv with launch.env and launch.inherited, then launch.let_go()
     for fd in launch.started(bubblewrap_pid): wait until fd is readable
+    for fd in launch.ready(): wait until fd is readable
     launch.limit()                                 # cgroup or pid_max
     ... for a network: listener.listen(launch.pid), and open the proxy's door ...
-    for fd in launch.ready(): wait until fd is readable
     launch.release()                               # only now the command exists
     ... the run ...
     launch.close()
@@ -40,6 +40,9 @@ from codespace.sandbox.plan import Mount, Plan
 
 _READY: Final = b"ready\n"
 _GO: Final = b"go\n"
+_STOPPING_SECONDS: Final = 0.0002
+# Between two looks at a process that has been told to stop; SIGCHLD belongs to whoever owns this process.
+_NOT_SET_UP: Final = "bubblewrap could not set up the sandbox"
 
 
 class NotStarted(Exception):
@@ -118,11 +121,11 @@ class Launch:
         while True:
             yield self._info
             block = _take(self._info, limits.SANDBOX_INFO_BYTES)
-            told += block
+            told += block or b""
             with contextlib.suppress(ValueError, KeyError, TypeError):  # it arrives in pieces
                 self.pid = int(json.loads(told)["child-pid"])
                 break
-            if not block or len(told) > limits.SANDBOX_INFO_BYTES:
+            if block == b"" or len(told) > limits.SANDBOX_INFO_BYTES:
                 raise NotStarted("namespaces", "bubblewrap ended before it had made them")
         try:
             self.pidfd = os.pidfd_open(self.pid)
@@ -131,28 +134,32 @@ class Launch:
         except ProcessLookupError:
             raise NotStarted("namespaces", "the first process of the sandbox ended at once") from None
 
-    def limit(self) -> None:
-        """Put the run under its limits. Blocks for a few milliseconds. Raises: NotStarted."""
-        assert self.pid is not None
-        try:
-            if self._cage is not None:
-                self._cage.admit(self.pid)
-            if self._pid_max is not None:
-                pidmax.limit(self.pid, self._pid_max)
-        except OSError as error:
-            raise NotStarted("limits", error.strerror or str(error)) from error
-
     def ready(self) -> Iterator[int]:
         """Wait until everything is mounted, and see by the kernel's own table that it is. Raises: NotStarted."""
         heard = b""
         while len(heard) < len(_READY):
             yield self._gate.fileno()
             block = _take(self._gate.fileno(), len(_READY))
-            if not block:
-                raise NotStarted("mounts", "bubblewrap could not set up the sandbox")
-            heard += block
+            if block == b"":
+                raise NotStarted("mounts", _NOT_SET_UP)
+            heard += block or b""
         self._verify()
         self._hold_command()
+
+    def limit(self) -> None:
+        """Put the run under its limits; call it behind `ready`. Blocks for a few milliseconds. Raises: NotStarted.
+
+        The two processes that there are now wait, so none can be born in between and escape.
+        """
+        assert self.pid is not None
+        try:
+            if self._cage is not None:
+                for process in (self.pid, *_children(self.pid)):
+                    self._cage.admit(process)
+            if self._pid_max is not None:
+                pidmax.limit(self.pid, self._pid_max)
+        except OSError as error:
+            raise NotStarted("limits", error.strerror or str(error)) from error
 
     def release(self) -> None:
         """Open the gate: the command begins. Raises: NotStarted where nothing is behind it any more."""
@@ -190,9 +197,12 @@ class Launch:
 
     def _hold_command(self) -> None:
         """Hold on to the gate, which becomes the command."""
-        with contextlib.suppress(OSError), open(f"/proc/{self.pid}/task/{self.pid}/children", "rb") as children:
-            for child in children.read().split()[:1]:
-                self._command = os.pidfd_open(int(child))
+        assert self.pid is not None
+        children = _children(self.pid)
+        if len(children) != 1:
+            raise NotStarted("gate", f"{len(children)} processes stand where the gate should be")
+        with contextlib.suppress(OSError):
+            self._command = os.pidfd_open(children[0])
 
     def _verify(self) -> None:
         """Compare the sandbox's mounts with the plan's: a name that was swapped for a link has led elsewhere."""
@@ -274,13 +284,22 @@ def _filled(data: bytes) -> int:
     return descriptor
 
 
-def _take(descriptor: int, most: int) -> bytes:
+def _take(descriptor: int, most: int) -> bytes | None:
+    """Return what is there, nothing at the end, None where there is nothing yet."""
     try:
         return os.read(descriptor, most)
     except BlockingIOError:
-        return b""
+        return None
     except ConnectionError:
         return b""
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", "rb") as listed:
+            return [int(child) for child in listed.read().split()]
+    except OSError:
+        return []
 
 
 def _parent_of(pid: int) -> int:
@@ -330,8 +349,8 @@ def run(
         launch.let_go()
         deadline = time.monotonic() + limits.SANDBOX_START_SECONDS
         _walk(launch.started(bubblewrap), deadline, until)
-        launch.limit()
         _walk(launch.ready(), deadline, until)
+        launch.limit()
         if observe is not None:
             observe(launch)
         launch.release()
@@ -380,11 +399,21 @@ def end(bubblewrap: int) -> None:
     """
     with contextlib.suppress(ProcessLookupError):
         os.kill(bubblewrap, signal.SIGSTOP)
-        with contextlib.suppress(OSError), open(f"/proc/{bubblewrap}/task/{bubblewrap}/children", "rb") as listed:
-            for child in listed.read().split():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(child), signal.SIGKILL)
+        _wait_stopped(bubblewrap)
+        for child in _children(bubblewrap):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
         os.kill(bubblewrap, signal.SIGKILL)
+
+
+def _wait_stopped(pid: int) -> None:
+    """Wait until a process stands still: a stop is obeyed at the end of a system call, which may be a fork."""
+    deadline = time.monotonic() + limits.SANDBOX_END_SECONDS
+    while time.monotonic() < deadline:
+        with contextlib.suppress(ChildProcessError):
+            if os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG):
+                return
+        time.sleep(_STOPPING_SECONDS)
 
 
 def _walk(steps: Iterator[int], deadline: float, until: int | None) -> None:
