@@ -27,7 +27,9 @@ async def beside(bench: Bench, site: Site | None = None) -> AsyncIterator[Daemon
         try:
             yield other
         finally:
-            await other.stop()
+            # Protects the stop of the second daemon, which has limits.STOP_SECONDS for itself.
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.STOP_SECONDS + 5):
+                await other.stop()
 
 
 async def refused(code: str, bench: Bench, tool: str, **arguments: Any) -> Refusal:
