@@ -28,6 +28,7 @@ def build() -> argparse.ArgumentParser:
     _console(_command(commands, "console", "console", "sign your browser in to the console of a running daemon"))
     _approvals(_command(commands, "approvals", "approvals", "show what is held, and decide it"))
     _grants(_command(commands, "grants", "grants", "show what is granted for more than one request, and take it back"))
+    _operations(_command(commands, "operations", "operations", "show what was done, and decide what waits for you"))
     _processes(_command(commands, "processes", "processes", "show the commands that run"))
     _audit(_command(commands, "audit", "audit", "check the chain of recorded events"))
     return parser
@@ -135,6 +136,20 @@ def _grants(parser: argparse.ArgumentParser) -> None:
     words = parser.add_subparsers(dest="question", required=True, metavar="WORD")
     _word(words, "list", "what is granted, and what was")
     _word(words, "revoke", "end one", json=False).add_argument("id", metavar="ID", help="the grant_id")
+
+
+def _operations(parser: argparse.ArgumentParser) -> None:
+    words = parser.add_subparsers(dest="question", required=True, metavar="WORD")
+    _word(words, "list", "what was done").add_argument("--open", action="store_true", help="only what has no end yet")
+    show = _word(words, "show", "the whole of one operation")
+    show.add_argument("--diff", action="store_true", help="the whole diff of a patch, as long as it is kept")
+    settle = _word(words, "settle", "give a patch its end that a daemon left without one", json=False)
+    settle.add_argument(
+        "--accept", action="store_true", help="leave its files as they are (default: put them back where possible)"
+    )
+    forget = _word(words, "forget", "remove what undo needs, and the diff", json=False)
+    for each in (show, settle, forget):
+        each.add_argument("id", metavar="ID", help="the operation_id")
 
 
 def _processes(parser: argparse.ArgumentParser) -> None:

@@ -7,14 +7,14 @@ dead, or it is this one and its driver has ended.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Protocol
 
 import structlog
 import trio
 
 from codespace import limits
-from codespace.contract import PatchReport, Runner, Workspace
+from codespace.contract import PatchReport, Workspace
 from codespace.drive import Motion, Stale
 from codespace.errors import Refusal
 from codespace.gateway import lasting, outcomes
@@ -29,6 +29,16 @@ log = structlog.get_logger("codespace.settlement")
 _BEFORE_FIRST_RENAME: Final = frozenset({"minted", "planning", "snapshotting"})
 
 
+class Hands(Protocol):
+    """The verbs of the runner that settling takes."""
+
+    async def settle(
+        self, workspace: Workspace, operation_id: str, state_dir: str | None = None
+    ) -> tuple[str, PatchReport] | None: ...
+    async def finish(self, workspace: Workspace, operation_id: str, state_dir: str | None = None) -> PatchReport: ...
+    async def leftovers(self, state_dir: str | None = None) -> Sequence[str]: ...
+
+
 class Settlement:
     """Gives unfinished operations their end."""
 
@@ -36,7 +46,7 @@ class Settlement:
         self,
         ledger: Ledger,
         occupancy: Occupancy,
-        runner: Runner,
+        runner: Hands,
         workspaces: Iterable[Workspace],
         wall_clock: Callable[[], float],
     ) -> None:
@@ -46,19 +56,22 @@ class Settlement:
         self._by_root = {workspace.root: workspace for workspace in workspaces}
         self._wall_clock = wall_clock
 
-    async def settle(self, operation: Operation, state_dir: str | None = None, *, entered: bool = False) -> bool:
+    async def settle(
+        self, operation: Operation, state_dir: str | None = None, *, entered: bool = False, forced: bool = False
+    ) -> bool:
         """Return whether the operation has a final state now.
 
         Args:
             state_dir: Of the daemon that began it; None for this one.
             entered: Whether the caller holds the root.
+            forced: Whether the operator wants it put back however old it is.
         Never raises: what cannot be settled, by whatever fault, keeps neither others nor the daemon waiting.
         Cancel: the operation stays as it is recorded.
         """
         try:
             if operation.kind == "exec":
                 return await self._lose(operation)
-            return await self._enter_and_settle(operation, state_dir, entered=entered)
+            return await self._enter_and_settle(operation, state_dir, entered=entered, forced=forced)
         except Stale as stale:
             log.info("another daemon settles an operation", operation_id=operation.id, recorded=stale.actual)
         except Refusal as refusal:
@@ -75,12 +88,34 @@ class Settlement:
         log.info("a command is recorded as lost", operation_id=operation.id)
         return True
 
-    async def _enter_and_settle(self, operation: Operation, state_dir: str | None, *, entered: bool) -> bool:
+    async def accept(self, operation: Operation) -> None:
+        """Record that the operator leaves the files as they are; nothing is looked at or put back.
+
+        Raises: Stale; Refusal STORE_UNAVAILABLE.
+        """
+        motion = self._motion(operation)
+        refusal = Refusal(
+            "PATCH_PARTIAL",
+            "The patch was cut off, and the operator left its files as they are.",
+            operation_id=operation.id,
+            details={"kept": list(operation.files), "changes": list(operation.changes), "replayed": False},
+        )
+        if operation.state in _BEFORE_FIRST_RENAME:
+            await motion.move("refused", changes={"outcome": _cut_short(operation).body()})
+            return
+        assert refusal.details is not None
+        refusal.details["status"] = "failed_partial"
+        ways = outcomes.found("failed_partial")[operation.state]
+        await motion.move(*ways, changes={"outcome": lasting.refusal_body(refusal)})
+
+    async def _enter_and_settle(
+        self, operation: Operation, state_dir: str | None, *, entered: bool, forced: bool
+    ) -> bool:
         workspace = self._by_root.get(operation.root)
         if workspace is None:
             log.warning("a patch waits for its root to be registered again", operation_id=operation.id)
             return await self._lose_sight(operation)
-        if self._waits_for_the_operator(operation):
+        if not forced and self._waits_for_the_operator(operation):
             log.warning("a patch is too old to be put back unasked", operation_id=operation.id)
             return await self._lose_sight(operation)
         occupant = Occupant("patch", operation.id, self._wall_clock())

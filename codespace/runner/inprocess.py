@@ -244,7 +244,7 @@ class InProcess:
         return await trio.to_thread.run_sync(journals.diff, state_dir or self._state_dir, operation_id, cursor)
 
     async def leftovers(self, state_dir: str | None = None) -> Sequence[str]:
-        return await trio.to_thread.run_sync(journals.leftovers, state_dir or self._state_dir)
+        return await self._patcher.leftovers(state_dir)
 
     async def prune(self, snapshot_bytes: int, snapshot_age_seconds: float) -> Sequence[str]:
         oldest = self._wall_clock() - snapshot_age_seconds

@@ -78,6 +78,7 @@ class Patcher:
     """
 
     def __init__(self, state_dir: str, *, argv: Sequence[str] = HELPER) -> None:
+        self._state_dir = state_dir
         self._folder = journals.folder(state_dir)
         self._argv = argv
         self._umask = _umask()
@@ -238,6 +239,11 @@ class Patcher:
         except Refusal as refused:  # it is applied all the same; what is set aside is swept when asked again
             _log.warning("could not tidy up after a patch", operation_id=operation_id, code=refused.code)
             return outcome, report
+
+    async def leftovers(self, state_dir: str | None = None) -> Sequence[str]:
+        """Return the operations whose journals say that something of them may still lie beside their files."""
+        where = self._state_dir if state_dir is None else state_dir
+        return await trio.to_thread.run_sync(journals.leftovers, where, limiter=self._threads)
 
     def helpers(self) -> dict[str, int]:
         """Return the process id of each workspace's helper, where one runs."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from codespace import limits
+from codespace import ids, limits
 from codespace.contract import Workspace
 from codespace.errors import Refusal
 from codespace.runner.patcher import Patcher
@@ -33,7 +33,7 @@ async def cut_off(
     bench: Bench, state_dir: Path, *, verbs: int, state: str, created_at: float, root: Path | None = None
 ) -> str:
     """Leave what a daemon with another state directory left that died after so many verbs of a patch."""
-    operation_id = f"op-{state}-{verbs}-{len(list(state_dir.glob('journal/*')))}"
+    operation_id = ids.mint(ids.OPERATION)
     workspace = replace(Workspace("main", str(root or bench.root)), profile="workspace-write")
     async with Patcher(str(state_dir)) as patcher:
         await patcher.plan(workspace, operation_id, UPDATE, {})

@@ -1,0 +1,127 @@
+"""`codespace operations list|show|settle|forget`: what was recorded, and the few things only a person decides."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import trio
+
+from codespace import cli
+from codespace.cli import configured, recorded
+from codespace.display import display
+from codespace.errors import Refusal
+from codespace.gateway.audit import Event
+from codespace.gateway.operation import Operation
+from codespace.gateway.records import Records, open_records
+from codespace.gateway.view import known
+from codespace.runner import journals
+from codespace.runner.patcher import Patcher
+from codespace.settings import MEMORY_DATABASE, Settings
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run one word of the command; 2 after saying why nothing was done."""
+    settings = configured.settings(arguments.config)
+    if settings is None:
+        return cli.USAGE
+    if settings.database == MEMORY_DATABASE:
+        return recorded.refused("the database is in memory; nothing but its daemon can reach it.")
+    if not os.path.exists(settings.database):
+        return recorded.refused(f"nothing has been recorded yet: there is no {display(settings.database)}.")
+    return trio.run(partial(_run, settings, arguments))
+
+
+async def _run(settings: Settings, arguments: argparse.Namespace) -> int:
+    try:
+        async with (
+            Patcher(settings.state_dir) as patcher,
+            open_records(settings.database, settings.state_dir, settings.workspaces, time.time, patcher) as records,
+        ):
+            return await _WORDS[arguments.question](records, arguments)
+    except Refusal as refusal:
+        return recorded.tell(refusal)
+
+
+async def _list(records: Records, arguments: argparse.Namespace) -> int:
+    found = [each for each in await records.operations() if not arguments.open or each.finished_at is None]
+    if arguments.json:
+        for operation in found:
+            print(recorded.as_json(known(operation)))
+    elif found:
+        print(recorded.table(("OPERATION", "KIND", "STATE", "WORKSPACE", "SINCE", "FILES"), map(_row, found)))
+    else:
+        print("Every operation has its end." if arguments.open else "Nothing has been recorded yet.")
+    return 0
+
+
+async def _show(records: Records, arguments: argparse.Namespace) -> int:
+    operation = await records.operation(arguments.id)
+    state_dir = await records.state_dir(operation)
+    if arguments.diff:
+        for page in _pages(state_dir, operation.id):
+            print(page if arguments.json else display(page, newlines=True), end="")
+        return 0
+    events = await records.events(operation.id)
+    kept = next((each for each in journals.snapshots(state_dir) if each.operation_id == operation.id), None)
+    size = None if kept is None else kept.size_bytes
+    if arguments.json:
+        facts = known(operation) | {"events": [known(event) for event in events], "snapshot_bytes": size}
+        print(recorded.as_json(facts))
+    else:
+        print("\n".join(_lines(operation, events, size)))
+    return 0
+
+
+async def _settle(records: Records, arguments: argparse.Namespace) -> int:
+    operation = await records.settle(arguments.id, accept=arguments.accept)
+    print(f"{operation.id}: {operation.state}")
+    return 0
+
+
+async def _forget(records: Records, arguments: argparse.Namespace) -> int:
+    operation = await records.operation(arguments.id)
+    if not journals.forget(await records.state_dir(operation), operation.id):
+        raise Refusal(
+            "SNAPSHOT_EXPIRED",
+            "Nothing of this operation is kept, or it has no end yet and needs its journal. Nothing was removed.",
+            next_step="Look at `codespace operations show`.",
+        )
+    await records.note_forgotten(operation.id)
+    print(f"{operation.id}: the bytes before it and its diff are removed; it can no longer be undone.")
+    return 0
+
+
+_WORDS = {"list": _list, "show": _show, "settle": _settle, "forget": _forget}
+
+
+def _row(operation: Operation) -> tuple[str, ...]:
+    since = recorded.ago(time.time() - operation.created_at)
+    files = display(", ".join(operation.files), limit=60) or "-"
+    return operation.id, operation.kind, operation.state, display(operation.workspace_id), since, files
+
+
+def _lines(operation: Operation, events: tuple[Event, ...], size: int | None) -> Iterator[str]:
+    yield f"{operation.id}  {operation.tool} in {display(operation.workspace_id)}: {operation.state}"
+    yield f"root         {display(operation.root)}"
+    if operation.operation_key is not None:
+        yield f"key          {display(operation.operation_key)}"
+    for change in operation.changes:
+        origin = f" (from {display(change['from_path'])})" if change.get("from_path") else ""
+        yield f"{change['kind']:<12} {display(change['path'])}{origin}"
+    if operation.outcome is not None and "message" in operation.outcome:
+        yield f"outcome      {display(operation.outcome['message'])}"
+    if operation.kind == "patch":
+        yield f"snapshot     {'none is kept' if size is None else f'{size:,} bytes are kept; it can be undone'}"
+    for event in events:
+        yield f"{event.event:<16} {display(event.reason)}"
+
+
+def _pages(state_dir: str, operation_id: str) -> Iterator[str]:
+    cursor = 0
+    while (page := journals.diff(state_dir, operation_id, cursor)).text:
+        yield page.text
+        cursor = page.cursor

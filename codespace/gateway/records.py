@@ -1,0 +1,118 @@
+"""The operator's side of recorded operations: look, settle what waits for a person, forget what is kept.
+
+Works on the database by the same compare-and-set steps as the daemon, whether one runs or not. Work of
+a daemon that lives is left to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, closing
+
+import trio
+
+from codespace import limits
+from codespace.contract import Workspace
+from codespace.errors import Refusal
+from codespace.gateway.audit import Audit, Event
+from codespace.gateway.instances import Instances
+from codespace.gateway.ledger import Ledger
+from codespace.gateway.neighbours import Neighbours
+from codespace.gateway.occupancy import Occupancy
+from codespace.gateway.operation import Kind, Operation
+from codespace.gateway.operator import COMMAND_LINE
+from codespace.gateway.settlement import Hands, Settlement
+from codespace.gateway.store import Store
+
+
+class Records:
+    """What one database has recorded."""
+
+    def __init__(self, ledger: Ledger, instances: Instances, settlement: Settlement, state_dir: str) -> None:
+        self._ledger = ledger
+        self._instances = instances
+        self._settlement = settlement
+        self._state_dir = state_dir
+
+    async def operations(self, kind: Kind | None = None, limit: int = limits.LIST_ROWS) -> tuple[Operation, ...]:
+        """Return the newest operations first."""
+        return await self._ledger.list(kind=kind, limit=limit)
+
+    async def operation(self, operation_id: str) -> Operation:
+        """Return one. Raises: Refusal OPERATION_NOT_FOUND."""
+        found = await self._ledger.get(operation_id)
+        if found is None:
+            raise Refusal("OPERATION_NOT_FOUND", "No such operation is recorded.")
+        return found
+
+    async def events(self, operation_id: str) -> tuple[Event, ...]:
+        """Return what happened to it, oldest first."""
+        return await self._ledger.events(operation_id)
+
+    async def state_dir(self, operation: Operation) -> str:
+        """Return the state directory in which its journal is, if it is still kept."""
+        return await self._instances.state_dir(operation.instance_id) or self._state_dir
+
+    async def settle(self, operation_id: str, *, accept: bool) -> Operation:
+        """Give a patch its end that waits for the operator, and return it.
+
+        Args:
+            accept: Leave the files as they are and only record that; else they are put back as far as nobody else's
+                work is in the way, however old the patch is.
+        Raises: Refusal INVALID_ARGUMENT where it has an end, WORKSPACE_BUSY where its daemon lives,
+            OUTCOME_UNKNOWN where it still cannot be seen.
+        """
+        operation = await self.operation(operation_id)
+        if operation.kind != "patch" or operation.finished_at is not None:
+            raise Refusal(
+                "INVALID_ARGUMENT",
+                f"Only a patch without an end can be settled, and this is a {operation.kind} that is "
+                f"{operation.state}. Nothing was done.",
+                operation_id=operation.id,
+            )
+        if operation.instance_id not in {instance.id for instance in await self._instances.dead()}:
+            raise Refusal(
+                "WORKSPACE_BUSY",
+                "The daemon that began this operation still runs, and settles it itself. Nothing was done.",
+                next_step="Stop that daemon first, if it does not.",
+                operation_id=operation.id,
+            )
+        if accept:
+            await self._settlement.accept(operation)
+        elif not await self._settlement.settle(operation, await self.state_dir(operation), forced=True):
+            raise Refusal(
+                "OUTCOME_UNKNOWN",
+                "It cannot be settled now: its root is gone, read-only, in use or not registered, or its journal is "
+                "not there. Nothing more was done.",
+                next_step="Put the root back, or close it as it is with --accept.",
+                operation_id=operation.id,
+            )
+        return await self.operation(operation_id)
+
+    async def note_forgotten(self, operation_id: str) -> None:
+        """Record that the operator had a snapshot removed."""
+        await self._ledger.note("snapshot", operation_id, "forgotten", "The operator had the bytes before removed.")
+
+
+@asynccontextmanager
+async def open_records(
+    database: str, state_dir: str, workspaces: Mapping[str, Workspace], wall_clock: Callable[[], float], hands: Hands
+) -> AsyncIterator[Records]:
+    """Open the database.
+
+    Args:
+        hands: What looks at journals and files.
+    Raises: Refusal STORE_UNAVAILABLE.
+    Cancel: what was recorded stays recorded.
+    """
+    store = await trio.to_thread.run_sync(Store.open, database)
+    try:
+        ledger = Ledger(store, wall_clock, COMMAND_LINE, Audit(wall_clock, COMMAND_LINE))
+        instances = Instances(store, wall_clock, state_dir, ())
+        with closing(Occupancy(Neighbours(ledger, COMMAND_LINE).occupant)) as occupancy:
+            settlement = Settlement(ledger, occupancy, hands, workspaces.values(), wall_clock)
+            yield Records(ledger, instances, settlement, state_dir)
+    finally:
+        # Protects what is in line for the database; Store.close bounds itself.
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.STOP_SECONDS):
+            await trio.to_thread.run_sync(store.close)

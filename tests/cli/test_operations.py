@@ -1,0 +1,99 @@
+"""`codespace operations`: what was done, in tables for people and lines for programs, and what a person decides."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import trio
+
+from codespace import limits
+from codespace.testing import Bench, open_bench
+
+from ..gateway.test_predecessors import FILES, UPDATE, cut_off, status_of
+
+
+async def codespace(bench: Bench, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line on the bench's configuration, as the operator does."""
+    argv = [sys.executable, "-m", "codespace", "operations", *words]
+    return await trio.to_thread.run_sync(
+        lambda: subprocess.run(
+            argv, env={**os.environ, **bench.site.environ}, capture_output=True, text=True, check=False, timeout=60
+        )
+    )
+
+
+async def test_operations_are_listed_and_shown_to_people_and_programs() -> None:
+    async with open_bench(files=FILES) as bench:
+        applied = await bench.call("apply_patch", patch=UPDATE, operation_key="the key")
+        await bench.call("exec_command", command=["true"])
+        listed = await codespace(bench, "list")
+        assert (listed.returncode, listed.stderr) == (0, "")
+        assert applied["operation_id"] in listed.stdout
+        assert "exited" in listed.stdout
+        lines = [json.loads(line) for line in (await codespace(bench, "list", "--json")).stdout.splitlines()]
+        assert [line["kind"] for line in lines] == ["exec", "patch"]
+        assert "Every operation has its end" in (await codespace(bench, "list", "--open")).stdout
+        shown = (await codespace(bench, "show", applied["operation_id"])).stdout
+        assert "the key" in shown
+        assert "it can be undone" in shown
+        facts = json.loads((await codespace(bench, "show", "--json", applied["operation_id"])).stdout)
+        assert facts["snapshot_bytes"] > 0
+        assert [event["event"] for event in facts["events"]][-1] == "verified"
+
+
+async def test_the_whole_diff_is_shown_however_long_it_is_and_acts_on_no_terminal() -> None:
+    old = "".join(f"line {number}\n" for number in range(8000))
+    text = "*** Begin Patch\n*** Delete File: big\n*** Add File: new\n+\x1b[2Jx\n*** End Patch"
+    async with open_bench(files={"big": old}) as bench:
+        applied = await bench.call("apply_patch", patch=text)
+        assert applied["diff_truncated"] is True
+        shown = (await codespace(bench, "show", "--diff", applied["operation_id"])).stdout
+        assert "-line 0\n" in shown
+        assert "-line 7999\n" in shown
+        assert "\x1b" not in shown
+        exact = (await codespace(bench, "show", "--diff", "--json", applied["operation_id"])).stdout
+        assert exact.count("\n-line ") == 8000
+        assert len(exact) > limits.DIFF_BYTES
+
+
+async def test_what_was_forgotten_is_gone_and_recorded_so_and_cannot_be_undone() -> None:
+    async with open_bench(files=FILES) as bench:
+        applied = (await bench.call("apply_patch", patch=UPDATE))["operation_id"]
+        journal = Path(bench.daemon.settings.state_dir, "journal", applied)
+        assert journal.exists()
+        assert (await codespace(bench, "forget", applied)).returncode == 0
+        assert not journal.exists()
+        assert "none is kept" in (await codespace(bench, "show", applied)).stdout
+        again = await codespace(bench, "forget", applied)
+        assert (again.returncode, "SNAPSHOT_EXPIRED" in again.stderr) == (2, True)
+        events = (await bench.call("operation_status", operation_id=applied))["events"]
+        assert events[-1]["event"] == "forgotten"
+
+
+async def test_a_patch_that_waits_for_the_operator_is_put_back_or_left_as_he_says(tmp_path: Path) -> None:
+    async with open_bench(files=FILES) as bench:
+        created_at = bench.clock() - limits.JOURNAL_AGE_SECONDS - 60
+        left = await cut_off(bench, tmp_path / "one", verbs=1, state="applying", created_at=created_at)
+        other = await cut_off(bench, tmp_path / "two", verbs=1, state="applying", created_at=created_at)
+        await bench.restart()
+        assert await status_of(bench, left) == "unknown"
+        assert left in (await codespace(bench, "list", "--open")).stdout
+        settled = await codespace(bench, "settle", left)
+        assert (settled.returncode, settled.stdout) == (0, f"{left}: failed_rolled_back\n")
+        accepted = await codespace(bench, "settle", "--accept", other)
+        assert accepted.stdout == f"{other}: failed_partial\n"
+        status = await bench.call("operation_status", operation_id=other)
+        assert "left its files as they are" in status["outcome"]["message"]
+        again = await codespace(bench, "settle", left)
+        assert (again.returncode, "INVALID_ARGUMENT" in again.stderr) == (2, True)
+
+
+async def test_an_unknown_id_is_said_to_be_unknown() -> None:
+    async with open_bench() as bench:
+        for word in ("show", "settle", "forget"):
+            said = await codespace(bench, word, "op-nothing")
+            assert (said.returncode, "OPERATION_NOT_FOUND" in said.stderr) == (2, True)
