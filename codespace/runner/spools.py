@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 from codespace import limits
 from codespace.runner.ownfolder import OwnFolder
@@ -22,8 +23,9 @@ from codespace.runner.spool import Spool
 class _Ended:
     """A spool that may go where room is needed."""
 
+    folder: str
     ended_at: float
-    remove: Callable[[], None]
+    size_bytes: int
 
 
 class Spools:
@@ -51,7 +53,7 @@ class Spools:
         self._retention_seconds = retention_seconds
         self._wall_clock = wall_clock
         self._used = 0
-        self._spools: dict[str, Spool] = {}
+        self._spools: WeakValueDictionary[str, Spool] = WeakValueDictionary()  # those that are written or in memory
         self._ended: dict[str, _Ended] = {}
         self._lock = threading.RLock()  # of `_used`; held while room is made, so never taken on the loop
 
@@ -60,28 +62,31 @@ class Spools:
         if self._process_spool_bytes < limits.SPOOL_LEAST_BYTES:
             return None
         folder = os.path.join(self._folder.path, process_id)
-        spool = self._spools[process_id] = Spool(folder, self._process_spool_bytes, self._take, self._give)
+        self._spools[process_id] = spool = Spool(folder, self._process_spool_bytes, self._take, self._give)
         return spool
 
     def end(self, process_id: str) -> None:
         """Say that a process has ended: its spool is kept for the retention time, or until room is needed."""
         spool = self._spools.get(process_id)
-        if spool is not None:
-            self._ended[process_id] = _Ended(self._wall_clock(), spool.remove)
+        if spool is not None and spool.size_bytes:
+            self._ended[process_id] = _Ended(spool.folder, self._wall_clock(), spool.size_bytes)
 
     def remove(self, process_id: str) -> None:
-        """Remove a spool; touches the disk."""
-        self._ended.pop(process_id, None)
+        """Remove a spool whose process has ended; touches the disk."""
+        ended = self._ended.pop(process_id, None)
         spool = self._spools.pop(process_id, None)
         if spool is not None:
             spool.remove()
+        elif ended is not None:
+            shutil.rmtree(ended.folder, ignore_errors=True)
+            self._give(ended.size_bytes)
 
     def sweep(self) -> None:
         """Remove what is past its retention, also what ended supervisors left; touches the disk."""
         oldest = self._wall_clock() - self._retention_seconds
         for name, ended in list(self._ended.items()):
             if ended.ended_at < oldest:
-                self._drop(name)
+                self.remove(name)
         for folder in self._folder.abandoned():
             for entry in _entries(folder):
                 self._take_over(entry, oldest)
@@ -94,14 +99,10 @@ class Spools:
             shutil.rmtree(folder, ignore_errors=True)
             return
 
-        def remove() -> None:
-            shutil.rmtree(folder, ignore_errors=True)
-            self._give(size)
-
         with self._lock:
             if folder not in self._ended:
                 self._used += size
-                self._ended[folder] = _Ended(ended_at, remove)
+                self._ended[folder] = _Ended(folder, ended_at, size)
                 self._make_room(0)
 
     def close(self) -> None:
@@ -126,14 +127,8 @@ class Spools:
 
     def _make_room(self, size_bytes: int) -> bool:
         while self._used + size_bytes > self._spool_bytes and self._ended:
-            self._drop(min(list(self._ended.items()), key=lambda item: item[1].ended_at)[0])
+            self.remove(min(list(self._ended.items()), key=lambda item: item[1].ended_at)[0])
         return self._used + size_bytes <= self._spool_bytes
-
-    def _drop(self, name: str) -> None:
-        ended = self._ended.pop(name, None)
-        self._spools.pop(name, None)
-        if ended is not None:
-            ended.remove()
 
 
 def _entries(folder: str) -> list[str]:

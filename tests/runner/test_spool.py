@@ -285,7 +285,8 @@ def test_the_one_that_ended_first_makes_room_and_a_living_one_never_does(tmp_pat
 def test_what_a_dead_daemon_left_is_kept_for_its_retention_and_counted(tmp_path: Path) -> None:
     now = [1e10]
     dead = Spools(str(tmp_path), wall_clock=lambda: now[0])
-    folder = fill(dead, "proc-1", 40_000).folder
+    left = fill(dead, "proc-1", 40_000)
+    folder = left.folder
     fill(dead, "proc-2", 10).remove()
     dead.close()
     for path in Path(folder).iterdir():
@@ -298,13 +299,15 @@ def test_what_a_dead_daemon_left_is_kept_for_its_retention_and_counted(tmp_path:
     now[0] += 61
     spools.sweep()
     assert not os.path.exists(os.path.dirname(folder))
-    assert fill(spools, "proc-3", 45_000).failure is None
+    last = fill(spools, "proc-3", 45_000)
+    assert last.failure is None
     spools.close()
 
 
 def test_a_living_daemon_s_spools_are_left_alone_by_others(tmp_path: Path) -> None:
     living = Spools(str(tmp_path))
-    folder = fill(living, "proc-1", 1_000).folder
+    spool = fill(living, "proc-1", 1_000)
+    folder = spool.folder
     other = Spools(str(tmp_path), retention_seconds=0.0, wall_clock=lambda: 1e12)
     other.sweep()
     assert kept.look(folder).ranges(1) == [(0, 1_000)]
