@@ -10,7 +10,7 @@ from functools import partial
 
 import trio
 
-from codespace import cli
+from codespace import cli, log
 from codespace.cli import configured, recorded
 from codespace.display import display
 from codespace.errors import Refusal
@@ -32,6 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         return recorded.refused("the database is in memory; nothing but its daemon can reach it.")
     if not os.path.exists(settings.database):
         return recorded.refused(f"nothing has been recorded yet: there is no {display(settings.database)}.")
+    log.configure(level="warning", form="console")  # on stderr: what is asked for stands alone on stdout
     return trio.run(partial(_run, settings, arguments))
 
 
