@@ -186,7 +186,7 @@ def _as_account(uid: int, base: Path, act: Callable[[], Any]) -> Any:
                 answer = (False, (Refusal, (refusal.code, refusal.message), {"next_step": refusal.next_step}))
             except spawn.NotStarted as problem:
                 answer = (False, (spawn.NotStarted, (problem.stage, problem.cause), {}))
-            except BaseException as error:
+            except Exception as error:
                 answer = (False, (AssertionError, (f"{type(error).__name__}: {error}",), {}))
             with open(writing, "wb") as pipe:
                 pipe.write(pickle.dumps(answer))
