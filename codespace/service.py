@@ -161,7 +161,7 @@ async def _open_http(nursery: trio.Nursery, daemon: Daemon, doors: Doors) -> Non
         daemon.transports.append("http")
         log.info("listening", url=address.url, auth=not doors.no_auth)
     if doors.console:
-        nursery.start_soon(_announce, daemon, address.console_url)
+        await nursery.start(_announce, daemon, address.console_url)
 
 
 def _console(daemon: Daemon) -> Console:
@@ -180,7 +180,7 @@ def _console(daemon: Daemon) -> Console:
     )
 
 
-async def _announce(daemon: Daemon, url: str) -> None:
+async def _announce(daemon: Daemon, url: str, task_status: trio.TaskStatus[None]) -> None:
     """Leave word for `codespace console` where the console is, as long as it is there."""
     from codespace.http import signin
 
@@ -189,9 +189,11 @@ async def _announce(daemon: Daemon, url: str) -> None:
         await trio.to_thread.run_sync(signin.announce, folder, url)
     except OSError as error:
         log.warning("`codespace console` will not find this console", why=str(error))
+        task_status.started()
         return
     log.info("console", url=url, open_with="codespace console")
     try:
+        task_status.started()
         await daemon.stopping.wait()
     finally:
         signin.withdraw(folder, url)

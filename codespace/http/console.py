@@ -55,6 +55,10 @@ def _sign_in(desk: Desk) -> None:
         content = await trio.to_thread.run_sync((FOLDER / "static" / name).read_bytes, limiter=_files)
         return Response(content, 200, mimetype=mimetypes.guess_type(name)[0])
 
+    @routes.get("/<path:rest>")
+    async def nothing(rest: str) -> Response:
+        return await desk.page("told", status=404, heading="Not found", message="", next_step="", back="/console/holds")
+
     @routes.get("/sign-in")
     async def sign_in() -> Response:
         # Looking at the link takes nothing: a browser that fetches ahead must not use it up.
