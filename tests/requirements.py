@@ -261,6 +261,10 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             COMMANDS + "test_characters_are_never_split_by_a_small_limit",
             COMMANDS + "test_an_oversized_log_is_bounded_and_its_loss_is_counted",
             "tests/runner/test_output.py::test_text_cut_anywhere_comes_back_as_the_same_text",
+            "tests/runner/test_spool.py::test_head_and_tail_of_a_lost_middle_are_kept",
+            "tests/acceptance/test_terminals.py::test_output_far_over_the_ring_is_read_back_whole",
+            "tests/acceptance/test_terminals.py::test_what_a_command_wrote_is_there_after_its_daemon_was_killed",
+            "tests/gateway/test_elsewhere.py::test_any_daemon_lists_reads_and_ends_a_process_of_another",
         ),
     ),
     Requirement(
@@ -272,6 +276,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             ENDINGS + "test_a_killed_stdio_daemon_leaves_no_process",
             ENDINGS + "test_a_command_that_ignores_every_signal_does_not_hold_up_the_end",
             "tests/helper/test_monitor.py::test_a_killed_monitor_leaves_nothing_of",
+            "tests/runner/test_terminal.py::test_nothing_of_a_terminal_outlives_its_end",
         ),
     ),
     Requirement(
