@@ -199,6 +199,8 @@ SPOOL_SEGMENTS: Final = 16
 # Files that one spool is at most: a tail is lost in steps of a sixteenth of the limit.
 SPOOL_HEAD_SEGMENTS: Final = 1
 # Of those, for the head: how it began is told in fewer words than how it ended.
+SPOOLS_KEPT: Final = 4_096
+# Most spools of ended processes: each is a folder and a file at least, however little it holds.
 SPOOL_LEAST_BYTES: Final = 4_096
 # A smaller limit of a spool means none: it would be headers.
 SPOOL_PENDING_BYTES: Final = 4 * 1_048_576
@@ -279,6 +281,38 @@ SANDBOX_ENTER_SECONDS: Final = 5.0
 # For a child that enters a sandbox's namespaces; it takes 3 ms.
 SANDBOX_END_SECONDS: Final = 5.0
 # After SIGKILL: how long the last process of a sandbox may take to be gone.
+
+# --- worker ---
+WORKER_FRAME_BYTES: Final = 64 * 1_048_576
+# Longest frame on the worker's socket: the largest patch with every character escaped, and room.
+WORKER_HELLO_BYTES: Final = 65_536
+# Longest frame before both sides have said who they are.
+WORKER_START_SECONDS: Final = 20.0
+# From starting the worker to its hello: 0.4 s as a rule, imports on a loaded machine and the sandbox's sweep included.
+WORKER_HELLO_SECONDS: Final = 10.0
+# Of those, for the hello of who has connected.
+WORKER_FRAME_SECONDS: Final = 30.0
+# From the first byte of a frame to its last; the largest takes 0.1 s.
+WORKER_SEND_SECONDS: Final = 30.0
+# How long a side may take nothing while something waits for it.
+WORKER_OUTBOX_BYTES: Final = 4 * 1_048_576
+# Over this much that waits to be sent, nobody adds to it.
+WORKER_READ_BYTES: Final = 262_144
+# One read from the socket: what its buffer holds.
+WORKER_VERB_SECONDS: Final = 200.0
+# A worker that has not answered a bounded verb by then hangs: each ends itself well before (VERB_SECONDS).
+WORKER_CANCEL_SECONDS: Final = 120.0
+# And after the verb was cancelled: the longest that a cancelled verb still waits for what is on disk.
+WORKER_LOOK_SECONDS: Final = 1.0
+# Between two looks for verbs past those, while any is under way.
+WORKER_NEWS_SECONDS: Final = 0.05
+# Between two events that tell how much a process has written: a flood is no flood of events.
+WORKER_STOP_SECONDS: Final = 12.0
+# For a worker to end its processes and helpers in order (STOP_END_SECONDS and theirs); then it is killed.
+WORKER_TREES_SECONDS: Final = 5.0
+# After the end of a worker, for what it had started to be gone; its monitors kill within milliseconds.
+WORKER_LOG_BYTES: Final = 65_536
+# Longest line of a worker's log that is passed on.
 
 # --- approvals ---
 APPROVAL_EXPIRY_SECONDS: Final = 900.0

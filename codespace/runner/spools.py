@@ -126,7 +126,7 @@ class Spools:
             self._used -= size_bytes
 
     def _make_room(self, size_bytes: int) -> bool:
-        while self._used + size_bytes > self._spool_bytes and self._ended:
+        while self._ended and (self._used + size_bytes > self._spool_bytes or len(self._ended) > limits.SPOOLS_KEPT):
             self.remove(min(list(self._ended.items()), key=lambda item: item[1].ended_at)[0])
         return self._used + size_bytes <= self._spool_bytes
 

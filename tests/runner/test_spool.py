@@ -282,6 +282,17 @@ def test_the_one_that_ended_first_makes_room_and_a_living_one_never_does(tmp_pat
     spools.close()
 
 
+def test_there_are_never_more_spools_than_may_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SPOOLS_KEPT", 3)
+    spools = Spools(str(tmp_path))
+    for number in range(10):
+        spool = fill(spools, f"proc-{number}", 10)
+        spools.end(f"proc-{number}")
+        spool.close()
+    assert len(list(tmp_path.rglob("*.spool"))) <= 4
+    spools.close()
+
+
 def test_what_a_dead_daemon_left_is_kept_for_its_retention_and_counted(tmp_path: Path) -> None:
     now = [1e10]
     dead = Spools(str(tmp_path), wall_clock=lambda: now[0])
