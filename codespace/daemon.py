@@ -165,7 +165,9 @@ async def _open_gateway(
                 ledger, runner, instances, registry, stops, settlement.settle, wall_clock, settings.retention_seconds
             )
             processes = Processes(runner, runs, elsewhere, polls)
-            execution = Execution(runner, ledger, occupancy, drivers, wall_clock, own, runs, processes, leftovers.tell)
+            execution = Execution(
+                runner, ledger, occupancy, drivers, wall_clock, own, runs, processes, leftovers.tell, recovery
+            )
             grants = Grants(store, ledger, chain, wall_clock, own)
             admission = Admission(
                 registry,

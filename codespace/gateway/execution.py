@@ -23,6 +23,7 @@ from codespace.gateway.holds import Hold
 from codespace.gateway.ledger import KeyTaken, Ledger, Operation
 from codespace.gateway.occupancy import Lease, Occupancy, Occupant
 from codespace.gateway.processes import Processes
+from codespace.gateway.recovery import Recovery
 from codespace.gateway.request import Request, require_same
 from codespace.gateway.runs import Run, Runs
 from codespace.gateway.view import command_view
@@ -47,6 +48,7 @@ class Execution:
         runs: The book that it enters every process in.
         processes: Answers about them.
         left_over: Told when a command ended without its end in the ledger, for recovery to see to it.
+        predecessors: Settles what dead daemons left in a root before a command has it for itself.
     """
 
     def __init__(
@@ -60,7 +62,9 @@ class Execution:
         runs: Runs,
         processes: Processes,
         left_over: Callable[[], None],
+        predecessors: Recovery,
     ) -> None:
+        self._predecessors = predecessors
         self._runner = runner
         self._ledger = ledger
         self._occupancy = occupancy
@@ -217,7 +221,11 @@ class Execution:
     async def _mint(self, run: Run, request: Request, hold: Hold | None) -> Motion:
         motion = Motion(Law, run.operation_id, "minted", self._ledger.recorder("operation"))
         steps = motion.steps("start_ordered")
-        await self._ledger.mint(self._operation(run, request, hold), also_move=steps)
+        operation = self._operation(run, request, hold)
+        if request.workspace.occupancy == "shared":
+            await self._ledger.mint(operation, also_move=steps)
+        else:
+            await self._predecessors.mint(operation, steps)
         motion.adopt(steps)
         return motion
 

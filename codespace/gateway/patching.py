@@ -8,7 +8,7 @@ step, and tells what is on disk also where runner or database fail in the middle
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -18,12 +18,12 @@ import trio
 
 from codespace import ids, limits
 from codespace.contract import PatchPlan, PatchReport, Runner, Workspace
-from codespace.drive import Motion, Nothing, Step
+from codespace.drive import Motion, Nothing
 from codespace.errors import Refusal
 from codespace.gateway import lasting, outcomes, policy
 from codespace.gateway.ending import Ending
 from codespace.gateway.holds import Hold
-from codespace.gateway.ledger import KeyTaken, Ledger, Operation, Unsettled
+from codespace.gateway.ledger import KeyTaken, Ledger, Operation
 from codespace.gateway.occupancy import Lease, Occupancy, Occupant
 from codespace.gateway.recovery import Recovery
 from codespace.gateway.request import Request, require_same
@@ -251,7 +251,7 @@ class Patching:
     async def _transact(self, job: _Job) -> dict[str, Any]:
         motion = Motion(Patch, job.operation_id, "minted", self._ledger.recorder("operation"))
         steps = motion.steps("admitted")
-        await self._mint(job, steps)
+        await self._predecessors.mint(self._operation(job), steps)
         motion.adopt(steps)
         plan = await self._prepare(job, motion)
         if isinstance(plan, Refusal):
@@ -265,15 +265,6 @@ class Patching:
             raise failed
         result = {"status": motion.state, "operation_id": job.operation_id, "replayed": False, **plan_view(plan)}
         return result | {"rescued": list(rescued)} if rescued else result
-
-    async def _mint(self, job: _Job, steps: Sequence[Step]) -> None:
-        """Record the operation; a patch that a dead daemon left unfinished in this root is settled before it."""
-        operation = self._operation(job)
-        try:
-            await self._ledger.mint(operation, also_move=steps, tolerated=self._predecessors.tolerated())
-        except Unsettled as unsettled:
-            await self._predecessors.settle_before(unsettled.operations)
-            await self._ledger.mint(operation, also_move=steps)
 
     async def _prepare(self, job: _Job, motion: Motion) -> PatchPlan | Refusal:
         """Do everything before the first rename, and record that it is done; return what stood against it."""

@@ -6,16 +6,17 @@ A root that is busy, gone or not registered stays as it is and is tried again. I
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 import structlog
 import trio
 
 from codespace import limits
+from codespace.drive import Step
 from codespace.errors import Refusal
 from codespace.gateway.holds import Holds
 from codespace.gateway.instances import Instance, Instances
-from codespace.gateway.ledger import Ledger, Operation
+from codespace.gateway.ledger import Ledger, Operation, Unsettled
 from codespace.gateway.settlement import Settlement
 
 log = structlog.get_logger("codespace.recovery")
@@ -59,11 +60,19 @@ class Recovery:
         if patience.cancelled_caught:
             log.warning("recovery ran out of time; the rest is tried at the next start")
 
-    async def settle_before(self, operations: Iterable[Operation]) -> None:
-        """Settle what is left in a root that the caller holds; what cannot be settled now is tolerated for a while.
+    async def mint(self, operation: Operation, also_move: Sequence[Step]) -> None:
+        """Record a new operation of one who holds the root; a patch that was left unfinished there is settled first.
 
-        Raises: Refusal STORE_UNAVAILABLE.
+        Raises: as Ledger.mint.
         """
+        try:
+            await self._ledger.mint(operation, also_move, tolerated=self._still_tolerated())
+        except Unsettled as unsettled:
+            await self._settle_before(unsettled.operations)
+            await self._ledger.mint(operation, also_move)
+
+    async def _settle_before(self, operations: Sequence[Operation]) -> None:
+        """Settle what is left in the root; what cannot be settled now is tolerated for a while."""
         own = self._instances.own
         dead = {instance.id: instance for instance in await self._instances.dead()}
         for operation in operations:
@@ -73,8 +82,7 @@ class Recovery:
         for instance in {each.instance_id for each in operations} & dead.keys():
             await self._holds.settle(instance, self._ledger)
 
-    def tolerated(self) -> frozenset[str]:
-        """Return the patches of other daemons without an end that nobody can settle for now."""
+    def _still_tolerated(self) -> frozenset[str]:
         now = trio.current_time()
         self._tolerated = {name: until for name, until in self._tolerated.items() if until > now}
         return frozenset(self._tolerated)

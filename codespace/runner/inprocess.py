@@ -110,6 +110,8 @@ class InProcess:
         confined = await self._helper_confinement(workspace)
         commands = await self._commands(workspace)
         reasons = [*commands["reasons"], *([confinement.reason] if confinement.reason else [])]
+        if confined.get("reason"):
+            reasons.append(f"The patch helper is not wholly confined: {confined['reason']}.")
         in_steps = [_IN_STEPS] if self._patcher.atomic(workspace) is False else []
         return {
             **commands,

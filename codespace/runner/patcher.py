@@ -60,8 +60,6 @@ class _Seat:
     """Folders with journals of other daemons that the helper may read."""
     wanted: tuple[str, ...] = ()
     """Those that it is to have once it is replaced."""
-    confined: Mapping[str, Any] | None = None
-    """What the helper found when it tried to break out."""
     atomic: bool | None = None
     """Whether every filesystem that was patched exchanges names in one step; None before the first patch."""
 
@@ -84,6 +82,7 @@ class Patcher:
         self._umask = _umask()
         self._seats: dict[tuple[str, str], _Seat] = {}
         self._cut_off = False
+        self._confined: Mapping[str, Any] | None = None
         self._after: dict[str, Mapping[str, str]] = {}
         self._roots = Roots()
         self._threads = trio.CapacityLimiter(4)  # verify is short; more at once would only fight for the disk
@@ -254,14 +253,19 @@ class Patcher:
         }
 
     async def confinement(self, workspace: Workspace) -> Mapping[str, Any]:
-        """Return what the workspace's helper found when it tried to break out; it is started where none runs."""
+        """Return what a helper found when it tried to break out; one is started for this workspace where none ever was.
+
+        The kernel decides, so what one helper found holds for all.
+        """
+        if self._confined is not None:
+            return self._confined
         seat = self._seat(workspace, None)
         async with seat.lock:
             try:
                 await self._channel(seat, workspace)
             except (Lost, Refusal) as error:
                 return {"files": False, "network": False, "reason": f"the patch helper cannot be started: {error}"}
-            return seat.confined or {}
+            return self._confined or {}
 
     def atomic(self, workspace: Workspace) -> bool | None:
         """Return whether the filesystems patched so far exchange names in one step; None where none was."""
@@ -353,7 +357,7 @@ class Patcher:
             raise Lost(f"could not be started ({error.strerror})", sent=False) from error
         try:
             opened = await channel.call(self._opening(seat, root), limits.HELPER_START_SECONDS, shielded=True)
-            seat.confined = dict(_answer("open", opened)["confined"])
+            self._confined = dict(_answer("open", opened)["confined"])
             seat.channel = channel
         except (KeyError, TypeError, ValueError):
             raise Lost("spoke nonsense", sent=False) from None

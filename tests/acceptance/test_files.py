@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from codespace.errors import Refusal
+from codespace.sandbox import landlock
 from codespace.testing.door import Door
 from codespace.testing.installed import Visit
 from codespace.testing.site import put_files, tree
@@ -220,6 +221,7 @@ async def test_workspace_info_states_what_is_in_force(visit: Visit) -> None:
     }
     assert execution["isolation"]["command_sandbox"] in ("none", "landlock", "linux-sandbox")
     assert execution["isolation"]["file_io"] in ("openat2", "openat")
+    assert execution["isolation"]["patch_helper_confined"] is (landlock.version() > 0)
     assert execution["network"]["policy"] == "restricted"
     enforced = execution["isolation"]["command_sandbox"] == "linux-sandbox"
     assert (execution["network"]["enforcement"] == "enforced") is enforced
