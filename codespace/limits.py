@@ -249,6 +249,8 @@ HOME_SECONDS: Final = 5.0
 # --- sandbox ---
 SANDBOX_START_SECONDS: Final = 20.0
 # From bubblewrap's start to the open gate; 10 ms as a rule, 11 s were seen on a machine full of spinners.
+SANDBOX_SPAWN_SECONDS: Final = 40.0
+# One start with its look at the workspace, which ends itself before, so that the caller learns which part was slow.
 SANDBOX_SCAN_SECONDS: Final = 8.0
 # Longest look at a workspace before a run: some two million entries.
 SANDBOX_BINDS: Final = 400

@@ -1,0 +1,108 @@
+"""What the gateway's side knows of the worker's processes, from news and answers; asking it costs no message.
+
+A process that its worker took along has ended as `lost`; what it wrote can still be read from its
+spool. Ended ones are forgotten by the same rule as in the supervisor.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import trio
+
+from codespace import limits
+from codespace.contract import ProcessState, Spawned
+from codespace.errors import Refusal
+
+LOST_NOTE = "The runner's process ended first and took this one along: how it would have ended is not known."
+
+
+@dataclass(slots=True)
+class Known:
+    """One process."""
+
+    state: ProcessState
+    spool: str | None
+    worker: int
+    """Which worker has it, counted from the first."""
+    ended: trio.Event = field(default_factory=trio.Event)
+    ended_time: float = 0.0
+    is_left: bool = False
+    """Whether its worker is gone."""
+
+
+class Mirror:
+    """All processes of this daemon that can still be asked about."""
+
+    def __init__(self, retention_seconds: float, wall_clock: Callable[[], float]) -> None:
+        self._retention_seconds = retention_seconds
+        self._wall_clock = wall_clock
+        self._known: dict[str, Known] = {}
+        self._ended: deque[str] = deque()
+
+    def begin(self, process_id: str, spawned: Spawned, worker: int) -> None:
+        """Enter a process that was started."""
+        nothing = {"combined": 0, "stdout": 0, "stderr": 0}
+        state = ProcessState(process_id, "running", spawned.started_at, nothing)
+        self._known[process_id] = Known(state, spawned.spool, worker)
+
+    def update(self, state: ProcessState) -> None:
+        """Take what was told of a process; what is older than what is known changes nothing."""
+        known = self._known.get(state.process_id)
+        if known is None or known.ended.is_set():
+            return
+        if state.state == "running" and state.output_total["combined"] < known.state.output_total["combined"]:
+            return
+        known.state = state
+        if state.state == "exited":
+            self._end(state.process_id, known)
+
+    def leave(self, worker: int) -> None:
+        """A worker is gone: its live processes are lost, and the output of the others is on disk or nowhere."""
+        for process_id, known in self._known.items():
+            if known.worker != worker:
+                continue
+            known.is_left = True
+            if not known.ended.is_set():
+                known.state = replace(
+                    known.state,
+                    state="exited",
+                    termination="lost",
+                    ended_at=self._wall_clock(),
+                    notes=(*known.state.notes, LOST_NOTE),
+                )
+                self._end(process_id, known)
+
+    def _end(self, process_id: str, known: Known) -> None:
+        known.ended_time = trio.current_time()
+        self._ended.append(process_id)
+        known.ended.set()
+
+    def find(self, process_id: str) -> Known:
+        """Return what is known of a process. Raises: Refusal PROCESS_NOT_FOUND."""
+        self._drop_old()
+        try:
+            return self._known[process_id]
+        except KeyError:
+            raise Refusal(
+                "PROCESS_NOT_FOUND",
+                f"No process of this id is live, or ended within the last {self._retention_seconds / 60:.0f} minutes.",
+            ) from None
+
+    def forget(self, process_id: str) -> bool:
+        """Drop an ended process; return whether there was one."""
+        known = self._known.get(process_id)
+        if known is None or not known.ended.is_set():
+            return False
+        del self._known[process_id]
+        return True
+
+    def _drop_old(self) -> None:
+        oldest = trio.current_time() - self._retention_seconds
+        while self._ended:
+            known = self._known.get(self._ended[0])
+            if known is not None and known.ended_time >= oldest and len(self._ended) <= limits.RETAINED_PROCESSES:
+                return
+            self._known.pop(self._ended.popleft(), None)
