@@ -34,7 +34,7 @@ FLAGS = (
     "--disable-sync",
     "--host-resolver-rules=MAP rebound.example 127.0.0.1",
 )
-PICTURES = os.environ.get("CODESPACE_PICTURES")
+PICTURES = os.environ.get("CONSOLE_PICTURES")
 """Where the pictures of the README are put, where they are wanted anew."""
 expect.set_options(timeout=PATIENCE_MILLISECONDS)
 
@@ -125,7 +125,7 @@ class Console:
 def picture(page: Page, name: str) -> None:
     """Keep a picture of the page for the README, where that is asked for."""
     if PICTURES is not None:
-        page.screenshot(path=str(Path(PICTURES) / f"{name}.png"))
+        Path(PICTURES, f"{name}.png").write_bytes(page.screenshot())
 
 
 Open = Callable[..., Any]

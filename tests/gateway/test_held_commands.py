@@ -1,0 +1,115 @@
+"""Commands and their input where the operator decides: held, bound, granted once or for a scope, never run twice."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+import pytest
+
+from codespace.errors import Refusal
+from codespace.testing import Bench, open_bench
+from codespace.testing.site import tree
+
+
+async def held(bench: Bench, tool: str, **arguments: Any) -> str:
+    with pytest.raises(Refusal) as caught:
+        await bench.call(tool, **arguments)
+    assert caught.value.code == "APPROVAL_REQUIRED", caught.value
+    assert caught.value.approval_id is not None
+    return caught.value.approval_id
+
+
+async def granted(bench: Bench, hold: str, **scope: Any) -> None:
+    await bench.daemon.operator.grant(hold, by="the console", **scope)
+
+
+async def run_granted(bench: Bench, **arguments: Any) -> dict[str, Any]:
+    """Hold a command, grant it, resume it; return its result."""
+    hold = await held(bench, "exec_command", **arguments)
+    await granted(bench, hold)
+    return dict((await bench.call("operation_resume", approval_id=hold))["exec_command"])
+
+
+async def test_a_command_is_held_with_all_that_it_is_and_runs_once_in_the_sandbox() -> None:
+    async with open_bench(approvals="operator") as bench:
+        command = ["sh", "-c", "echo ran >> ran.txt"]
+        hold = await held(bench, "exec_command", command=command, env={"A": "1"}, cwd=".")
+        shown = (await bench.daemon.operator.hold(hold)).shown
+        assert (shown["command"], shown["env"], shown["cwd"]) == (command, {"A": "1"}, ".")
+        assert shown["bound"]["program"].endswith("/sh")
+        assert shown["bound"]["program_version"].startswith("sha256:")
+        await granted(bench, hold)
+        for _ in range(2):
+            done = (await bench.call("operation_resume", approval_id=hold))["exec_command"]
+            assert (done["exit_code"], done["sandbox"]) == (0, "linux-sandbox")
+        assert tree(bench.root) == {"ran.txt": b"ran\n"}
+
+
+async def test_an_exact_grant_runs_the_same_command_again_and_no_other() -> None:
+    async with open_bench(approvals="operator", files={"a.txt": "1\n2\n"}) as bench:
+        hold = await held(bench, "exec_command", command=["wc", "-l", "a.txt"])
+        await granted(bench, hold, scope="exact", seconds=600)
+        again = await bench.call("exec_command", command=["wc", "-l", "a.txt"])  # the hold that he granted
+        for _ in range(2):
+            assert (await bench.call("exec_command", command=["wc", "-l", "a.txt"]))["exit_code"] == 0
+        assert "2 a.txt" in again["chunk"]
+        await held(bench, "exec_command", command=["wc", "-c", "a.txt"])
+        (bench.root / "a.txt").write_text("changed\n")
+        await held(bench, "exec_command", command=["wc", "-l", "a.txt"])
+
+
+async def test_a_grant_of_a_program_takes_any_arguments_and_is_never_had_for_a_shell() -> None:
+    async with open_bench(approvals="operator", files={"a.txt": "1\n2\n"}) as bench:
+        hold = await held(bench, "exec_command", command=["wc", "-l", "a.txt"])
+        await granted(bench, hold, scope="program", seconds=600)
+        assert (await bench.call("exec_command", command=["wc", "-c", "a.txt"]))["exit_code"] == 0
+        await held(bench, "exec_command", command=["wc", "-c", "a.txt"], env={"LANG": "C"})
+        shell = await held(bench, "exec_command", command=["sh", "-c", "true"])
+        with pytest.raises(Refusal) as caught:
+            await granted(bench, shell, scope="program", seconds=600)
+        assert caught.value.code == "INVALID_ARGUMENT"
+
+
+async def test_what_a_granted_command_reads_later_was_granted_with_it_or_is_held() -> None:
+    async with open_bench(approvals="operator") as bench:
+        accepting = await run_granted(bench, command=["cat"], open_stdin=True, wait_seconds=0)
+        written = await bench.call("write_stdin", process_id=accepting["process_id"], data="one\n")
+        assert written["bytes_written"] == 4
+        await bench.call("terminate_process", process_id=accepting["process_id"])
+
+        terminal = await run_granted(bench, command=["cat"], tty=True, wait_seconds=0)
+        words = {"process_id": terminal["process_id"], "data": "two\n"}
+        hold = await held(bench, "write_stdin", **words)
+        shown = (await bench.daemon.operator.hold(hold)).shown
+        assert (shown["data"], shown["command"]) == ("two\n", ["cat"])
+        output = await bench.call("read_process", process_id=terminal["process_id"])
+        assert "two" not in output["chunk"]
+        await granted(bench, hold)
+        assert (await bench.call("write_stdin", **words))["bytes_written"] == 4
+        await held(bench, "write_stdin", **words)  # the same again is another write
+        await bench.call("terminate_process", process_id=terminal["process_id"])
+
+
+async def test_input_that_is_granted_after_the_end_says_so_and_is_over() -> None:
+    async with open_bench(approvals="operator") as bench:
+        run = await run_granted(bench, command=["cat"], tty=True, wait_seconds=0)
+        hold = await held(bench, "write_stdin", process_id=run["process_id"], data="x\n")
+        await granted(bench, hold)
+        await bench.call("terminate_process", process_id=run["process_id"])
+        for _ in range(2):
+            with pytest.raises(Refusal) as caught:
+                await bench.call("operation_resume", approval_id=hold)
+            assert caught.value.code == "PROCESS_EXITED"
+
+
+async def test_a_sandboxed_command_finds_neither_the_database_nor_the_console() -> None:
+    async with open_bench(approvals="operator") as bench:
+        state = bench.daemon.settings.state_dir
+        look = f"ls {state} {bench.daemon.settings.database}; echo > {state}/x; ls {state}/console/tickets; exit 7"
+        done = await run_granted(bench, command=["sh", "-c", look])
+        assert done["exit_code"] == 7
+        assert done["chunk"].count("No such file") + done["chunk"].count("nonexistent") >= 3, done["chunk"]
+        with sqlite3.connect(bench.daemon.settings.database) as db:
+            assert db.execute("SELECT count(*) FROM holds WHERE state = 'granted'").fetchone() == (0,)
+        db.close()
