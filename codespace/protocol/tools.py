@@ -244,9 +244,7 @@ _FILES: Final = (
         ),
         hints=Hints(read_only=False, destructive=True, idempotent=False, open_world=False),
         arguments=(
-            Argument(
-                "operation_id", "text", "The id from apply_patch.", required=True, minimum=1, maximum=200
-            ),
+            Argument("operation_id", "text", "The id from apply_patch.", required=True, minimum=1, maximum=200),
             _KEY,
         ),
         result=shapes.PATCH,

@@ -207,6 +207,8 @@ class Patcher:
         """
         self._after.pop(operation_id, None)
         report: PatchReport = await self._call(workspace, "finish", operation_id, state_dir=state_dir)
+        if state_dir not in (None, self._state_dir):
+            await self._dismiss(self._seat(workspace, state_dir))
         return report
 
     async def settle(
@@ -302,9 +304,13 @@ class Patcher:
                 await self._sweep(seat, workspace, operation_id)
             _refuse(verb, lost)
         finally:
-            if verb == "finish" and seat.folder != self._folder and seat.channel is not None:
-                await seat.channel.close()  # a helper for the journals of another daemon is of no more use
             seat.lock.release()
+
+    async def _dismiss(self, seat: _Seat) -> None:
+        """End a helper for the journals of another daemon, which is of no more use."""
+        async with seat.lock:
+            if seat.channel is not None:
+                await seat.channel.close()
 
     async def _again(
         self, seat: _Seat, workspace: Workspace, verb: str, operation_id: str, arguments: Mapping[str, Any]
