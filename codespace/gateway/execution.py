@@ -37,6 +37,8 @@ _EXITED: Final = {
     "running": ("ended", "drained"),
     "draining": ("drained",),
 }
+_UNSEEN: Final = {"spawning": ("sight_lost", "found_lost")}
+# The runner was lost in the middle of the start. It says so only when nothing of it is left.
 _LOST: Final = dict.fromkeys(("spawning", "running", "draining"), ("owner_gone",))
 _UNRECORDED: Final = "The database could not record the start of this process; operation_status may lag behind."
 
@@ -236,7 +238,9 @@ class Execution:
                 run.spawned = await self._runner.spawn(run.workspace, _spawn_request(run, request))
         except Refusal as refusal:
             refusal.operation_id = run.operation_id
-            return await self._never_started(run, motion, refusal)
+            if refusal.code == "OUTCOME_UNKNOWN":
+                return await self._refused(run, motion, refusal, _UNSEEN, {"termination": "lost"})
+            return await self._refused(run, motion, refusal, _NEVER_STARTED, lasting.refusal_body(refusal))
         except Exception:
             # Protects the end of a tree that nobody would follow; the runner's own stop ends what is left.
             with trio.move_on_after(limits.VERB_SECONDS, shield=True):
@@ -252,9 +256,15 @@ class Execution:
         ways = _LOST if record.get("termination") == "lost" else _EXITED
         return Ending(motion, ways, changes={"outcome": record}, details=record)
 
-    async def _never_started(self, run: Run, motion: Motion, refusal: Refusal) -> Ending:
-        changes = {"outcome": lasting.refusal_body(refusal)}
-        ending = Ending(motion, _NEVER_STARTED, changes=changes, details={"code": refusal.code})
+    async def _refused(
+        self,
+        run: Run,
+        motion: Motion,
+        refusal: Refusal,
+        ways: Mapping[str, tuple[str, ...]],
+        outcome: Mapping[str, Any],
+    ) -> Ending:
+        ending = Ending(motion, ways, changes={"outcome": dict(outcome)}, details={"code": refusal.code})
         await ending.attempt()  # before the answer, so that the next call finds it
         run.started.fail(refusal)
         return ending

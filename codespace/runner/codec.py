@@ -117,7 +117,7 @@ def _table(item: Codec) -> Codec:
 
 def _record(kind: type) -> Codec:
     hints = get_type_hints(kind)
-    parts = [(each.name, codec(hints[each.name])) for each in fields(kind)]  # type: ignore[arg-type]
+    parts = [(each.name, codec(hints[each.name])) for each in fields(kind)]
     names = {name for name, _ in parts}
 
     def encode(value: Any) -> dict[str, Any]:

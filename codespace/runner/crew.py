@@ -127,7 +127,11 @@ class Crew:
             if not self._closing:
                 log.error("the runner's process is lost", worker=worker.pid, why=why)
         finally:
-            await self._bury(worker, relaying, orderly=orderly)
+            seconds = limits.WORKER_STOP_SECONDS + 2 * limits.WORKER_TREES_SECONDS
+            # Protects the one who knows what is left of it from whoever is in a hurry. What the kernel still holds at
+            # the deadline is left to it.
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + seconds):
+                await self._bury(worker, relaying, orderly=orderly)
 
     async def _meet(self, worker: Worker, secret: bytes) -> Line:
         line: Line | None = None
@@ -144,21 +148,17 @@ class Crew:
 
     async def _bury(self, worker: Worker, relaying: trio.CancelScope, *, orderly: bool) -> None:
         """Wait until a worker and what it had started are gone; kill it where it does not end by itself."""
-        seconds = limits.WORKER_STOP_SECONDS + 2 * limits.WORKER_TREES_SECONDS
-        # Protects the one who knows what is left of it from whoever is in a hurry. What the kernel still holds at the
-        # deadline is left to it.
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + seconds):
-            if orderly:
-                with trio.move_on_after(limits.WORKER_STOP_SECONDS):
-                    await worker.wait()
-            worker.kill()
-            with trio.move_on_after(limits.WORKER_TREES_SECONDS):
-                code = await worker.wait()
-                log.debug("the runner's process has ended", worker=worker.pid, code=code)
-            with trio.move_on_after(limits.WORKER_TREES_SECONDS) as patience:
-                await worker.silent.wait()
-            if patience.cancelled_caught:
-                log.error("something that the runner had started may still be there", worker=worker.pid)
+        if orderly:
+            with trio.move_on_after(limits.WORKER_STOP_SECONDS):
+                await worker.wait()
+        worker.kill()
+        with trio.move_on_after(limits.WORKER_TREES_SECONDS):
+            code = await worker.wait()
+            log.debug("the runner's process has ended", worker=worker.pid, code=code)
+        with trio.move_on_after(limits.WORKER_TREES_SECONDS) as patience:
+            await worker.silent.wait()
+        if patience.cancelled_caught:
+            log.error("something that the runner had started may still be there", worker=worker.pid)
         relaying.cancel()
         worker.close()
         self._worker = None

@@ -185,7 +185,10 @@ class Link:
         raise BadFrame("an answer is of no known kind")
 
     async def _watch(self) -> None:
-        """End the connection to a worker that hangs. A look now and then: deadlines are minutes, and moved by cancels."""
+        """End the connection to a worker that hangs.
+
+        A look now and then will do: these deadlines are minutes, and cancels move them.
+        """
         while True:
             while not self._pending:
                 await self._arrived.park()

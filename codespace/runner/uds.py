@@ -148,10 +148,11 @@ class Uds:
             landed = partial(self._land, arguments, number)
             try:
                 return await link.call(verb, arguments, self._wall_clock(), landed)
-            except Lost as lost:
-                await self._crew.wait_buried(number)
-                if is_last or (lost.sent and verb.loss != "again"):
-                    raise _refusal(verb, lost, arguments) from None
+            except Lost as found:
+                lost = found
+            await self._crew.wait_buried(number)
+            if is_last or (lost.sent and verb.loss != "again"):
+                raise _refusal(verb, lost, arguments)
         raise AssertionError("the last try ends the loop")
 
     async def _link_for(self, verb: Verb) -> tuple[Any, int]:
