@@ -77,6 +77,7 @@ class Daemon:
         kept_diff: Callable[[str, int], Awaitable[DiffPage]],
         polls: Polls,
         occupancy: Occupancy,
+        exposed: tuple[str, ...],
         transports: list[str],
     ) -> None:
         self.settings = settings
@@ -84,7 +85,7 @@ class Daemon:
         self.inbox = inbox
         self.operator = operator
         self.kept_diff = kept_diff
-        self.exposed = _exposed(settings)
+        self.exposed = exposed
         self.transports = transports
         self.stopping = trio.Event()
         self._gate = gate
@@ -103,12 +104,14 @@ class Daemon:
 async def open_daemon(
     settings: Settings,
     *,
+    console: bool = False,
     wall_clock: Callable[[], float] = time.time,
     open_runner: Callable[..., AbstractAsyncContextManager[Runner]] = open_runner,
 ) -> AsyncIterator[Daemon]:
     """Run a daemon without doors until the block ends.
 
     Args:
+        console: Whether the operator's console will be served: works can be steered then.
         open_runner: Runs another runner than the one in this process.
     Raises: Refusal STORE_UNAVAILABLE where database or state dir cannot be used.
     Cancel: the stop is as ordered as a normal one, within limits.STOP_SECONDS.
@@ -129,7 +132,7 @@ async def open_daemon(
                     spool_bytes=settings.spool_bytes,
                     process_spool_bytes=settings.process_spool_bytes,
                 ) as runner,
-                _open_gateway(settings, store, instances, runner, wall_clock) as daemon,
+                _open_gateway(settings, store, instances, runner, wall_clock, _exposed(settings, console)) as daemon,
             ):
                 yield daemon
         finally:
@@ -142,7 +145,12 @@ async def open_daemon(
 
 @asynccontextmanager
 async def _open_gateway(
-    settings: Settings, store: Store, instances: Instances, runner: Runner, wall_clock: Callable[[], float]
+    settings: Settings,
+    store: Store,
+    instances: Instances,
+    runner: Runner,
+    wall_clock: Callable[[], float],
+    exposed: tuple[str, ...],
 ) -> AsyncIterator[Daemon]:
     own = instances.own.id
     chain = Audit(wall_clock, own)
@@ -183,14 +191,14 @@ async def _open_gateway(
                 },
             )
             transports: list[str] = []
-            facts = _server_facts(_exposed(settings), transports)
+            facts = _server_facts(exposed, transports)
             works = Works(store, ledger, chain, wall_clock, store.secret("fingerprint"), settings.workspaces)
             brake = Brake(ledger, execution, elsewhere, own)
             inbox = GatewayInbox(store, chain, works, drivers, brake.stop, wall_clock)
             gate = Gate(registry, runner, ledger, holds, patching, processes, admission, works, facts)
             kept_diff = partial(_kept_diff, ledger, instances, runner)
             operator = Operator(store, ledger, holds, grants, settings.workspaces)
-            daemon = Daemon(settings, gate, inbox, operator, kept_diff, polls, occupancy, transports)
+            daemon = Daemon(settings, gate, inbox, operator, kept_diff, polls, occupancy, exposed, transports)
             await recovery.run()
             await works.settle_all()
             await _note(store, ledger, own, "started")
@@ -263,14 +271,14 @@ async def _note(store: Store, ledger: Ledger, instance_id: str, event: str) -> N
     log.info(f"daemon {event}", instance=instance_id, audit_seq=head.seq, audit_head=head.hash)
 
 
-def _exposed(settings: Settings) -> tuple[str, ...]:
-    """Return the groups of tools to offer: approvals where a workspace holds, works where the inbox can be reached,
-    and either by the operator's word."""
+def _exposed(settings: Settings, console: bool) -> tuple[str, ...]:
+    """Return the groups of tools to offer: approvals where a workspace holds, works where inbox or console can be
+    reached, and either by the operator's word."""
     holds = any(workspace.approvals != "off" for workspace in settings.workspaces.values())
     groups = ["files", "exec"]
     if holds or "approvals" in settings.tools:
         groups.append("approvals")
-    if settings.operator_token is not None or "work" in settings.tools:
+    if console or settings.operator_token is not None or "work" in settings.tools:
         groups.append("work")
     return tuple(groups)
 

@@ -82,7 +82,7 @@ async def _live(settings: Settings, watchdog: _Watchdog, doors: Doors) -> None:
         async with trio.open_nursery() as nursery:
             ending = _Ending(watchdog)
             nursery.start_soon(ending.on_signal, signals)
-            async with open_daemon(settings) as daemon:
+            async with open_daemon(settings, console=doors.console) as daemon:
                 await _serve(daemon, ending, doors)
             nursery.cancel_scope.cancel()
 

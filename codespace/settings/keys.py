@@ -188,7 +188,7 @@ TOP: Final[Mapping[str, Key]] = {
         kinds.listing(kinds.choice("files", "exec", "approvals", "work")),
         "none",
         "Groups of tools to show always. `files` and `exec` are; `approvals` is where a workspace holds, `work` where "
-        "an operator token is set.",
+        "an operator token is set or the console is served.",
     ),
     "approval_expiry_seconds": Key(
         kinds.seconds(), f"{limits.APPROVAL_EXPIRY_SECONDS:g}", "How long a hold waits for its grant."

@@ -31,7 +31,7 @@ def test_live_output_of_a_command_is_shown_as_it_comes_and_the_command_is_stoppe
 
 
 def test_what_the_operator_writes_is_drafted_edited_queued_ordered_and_claimed(open_console: Open) -> None:
-    with open_console(approvals="off", tools=["work"]) as console:
+    with open_console(approvals="off") as console:
         work = console.call("work_open", workspace_id="main", title="Tidy <the> shop")["work_id"]
         page = console.signed_in(viewport={"width": 1100, "height": 760})
         page.get_by_role("link", name="Works", exact=True).click()
@@ -58,7 +58,7 @@ def test_what_the_operator_writes_is_drafted_edited_queued_ordered_and_claimed(o
 
 
 def test_an_edit_of_an_old_revision_is_refused_and_says_so(open_console: Open) -> None:
-    with open_console(approvals="off", tools=["work"]) as console:
+    with open_console(approvals="off") as console:
         work = console.call("work_open", workspace_id="main", title="t")["work_id"]
         first = console.signed_in()
         first.goto(f"{console.url}/works/{work}")
@@ -75,7 +75,7 @@ def test_an_edit_of_an_old_revision_is_refused_and_says_so(open_console: Open) -
 
 
 def test_a_stop_ends_the_work_and_its_commands(open_console: Open) -> None:
-    with open_console(approvals="off", tools=["work"]) as console:
+    with open_console(approvals="off") as console:
         work = console.call("work_open", workspace_id="main", title="t")["work_id"]
         run = console.call("exec_command", workspace_id="main", command=["sleep", "1000"], work_id=work, wait_seconds=0)
         page = console.signed_in()

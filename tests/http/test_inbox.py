@@ -76,6 +76,7 @@ async def open_desk(
             no_auth=no_auth,
             operator_token=daemon.settings.operator_token,
             inbox=daemon.inbox,
+            operator=daemon.operator,
         )
         address = await nursery.start(serve)
         desk = Desk(bench, address, httpx2.AsyncClient())
