@@ -6,6 +6,7 @@ elsewhere and no setting can turn it on.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
@@ -54,6 +55,11 @@ def _reaches_the_kernel(called: Any) -> bool:
     if getattr(called, "__module__", None) in _MODULES:
         return name not in _PURE
     return name in _METHODS
+
+
+def still_moving() -> None:
+    """Say to the guard against hangs that one of many long parts of a test is done."""
+    faulthandler.dump_traceback_later(120, exit=True, file=sys.__stderr__)
 
 
 def kill(*pids: int) -> None:

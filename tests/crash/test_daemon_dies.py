@@ -18,10 +18,11 @@ import pytest
 
 from codespace.testing.site import Site
 
+from .counting import still_moving
 from .scenes import SCENES, Scene, is_whole, look
 
 PROGRAM = Path(__file__).with_name("zygote.py")
-SAMPLE = 5  # kill points of each scene in the normal run
+SAMPLE = 3  # kill points of each scene in the normal run
 MANY = 200
 SEED = 20_260_102
 
@@ -68,6 +69,7 @@ def test_whatever_moment_the_daemon_dies_in_the_next_one_says_what_is_true(
     wanted = min(MANY if os.environ.get("EVERY_KILL_POINT") else SAMPLE, total)
     ends: dict[str, int] = {}
     for number in sorted(chance.sample(range(1, total + 1), wanted)):
+        still_moving()
         scene.build(daemons.root)
         order = {"key": f"kill {number}", "patch": scene.patch}
         died = daemons.order(**order, at=number, both=both)

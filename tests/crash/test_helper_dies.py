@@ -19,10 +19,11 @@ from codespace.errors import Refusal
 from codespace.runner.patcher import Patcher
 from codespace.testing import Bench, open_bench, processes
 
-from .scenes import SCENES, Scene, is_whole, look
+from .counting import still_moving
+from .scenes import SCENES, Scene, Tree, is_whole, look
 
 PROGRAM = Path(__file__).with_name("mortal_helper.py")
-SAMPLE = 4  # kill points of each scene in the normal run, with flags and without
+SAMPLE = 3  # kill points of each scene in the normal run, with flags, without, and of its undo
 SEED = 20_260_101
 
 
@@ -38,15 +39,33 @@ class Stage:
     async def play(self, scene: Scene, number: int) -> tuple[str, dict[str, Any]]:
         """Apply the patch with a helper that dies at `number`; return what was told and what is recorded."""
         scene.build(self.bench.root)
+        await self.arm(number)
+        return await self.told("apply_patch", f"{scene.name} {number}", patch=scene.patch)
+
+    async def take_back(self, scene: Scene, number: int) -> tuple[str, dict[str, Any], tuple[Tree, Tree]]:
+        """Apply the patch, and undo it with a helper that dies at `number`; return also the trees before and after."""
+        scene.build(self.bench.root)
+        before = look(self.bench.root)
+        applied = (await self.bench.call("apply_patch", patch=scene.patch))["operation_id"]
+        after = look(self.bench.root)
+        await self.arm(number)
+        status, recorded = await self.told("operation_undo", f"undo {number}", operation_id=applied)
+        return status, recorded, (before, after)
+
+    async def arm(self, number: int) -> None:
+        """Have a helper with a kill point take the place of the one that runs."""
         self.ticket.write_text(f"{number} helper flags")
         for pid in list(self.bench.daemon.tools._runner._patcher.helpers().values()):  # type: ignore[attr-defined]
             os.kill(pid, signal.SIGKILL)  # the next one takes the ticket
             with trio.fail_after(10):
                 await processes.wait_gone([pid])
+
+    async def told(self, tool: str, key: str, **arguments: Any) -> tuple[str, dict[str, Any]]:
+        """Call a tool; return the status that was told and what is recorded."""
         self._calls += 1
-        key = f"{scene.name} {number} {self._calls}"
+        key = f"{key} {self._calls}"
         try:
-            told = await self.bench.call("apply_patch", patch=scene.patch, operation_key=key)
+            told = await self.bench.call(tool, operation_key=key, **arguments)
             status = str(told["status"])
         except Refusal as refusal:
             status = str((refusal.details or {}).get("status", refusal.code))
@@ -78,6 +97,7 @@ async def test_whatever_moment_the_helper_dies_in_the_tree_is_whole_and_the_ledg
         assert status == "applied"
         total = stage.counted()
         for number in points(total):
+            still_moving()
             status, recorded = await stage.play(scene, number)
             assert status in ("applied", "rejected", "failed_rolled_back"), (number, recorded)
             assert recorded["status"] == status, number
@@ -88,3 +108,27 @@ async def test_whatever_moment_the_helper_dies_in_the_tree_is_whole_and_the_ledg
             ends[status] = ends.get(status, 0) + 1
     with capsys.disabled():
         print(f"\n{scene.name}, {flags}: {sum(ends.values())} of {total} kill points of the helper tried: {ends}")
+
+
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
+async def test_whatever_moment_the_helper_dies_in_while_it_undoes_all_or_nothing_is_undone(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ticket = tmp_path / "ticket"
+    monkeypatch.setitem(
+        Patcher.__init__.__kwdefaults__, "argv", (sys.executable, "-I", "-X", "utf8", str(PROGRAM), str(ticket))
+    )
+    ends: dict[str, int] = {}
+    async with open_bench() as bench:
+        stage = Stage(bench, ticket)
+        assert (await stage.take_back(scene, 0))[0] == "applied"
+        total = stage.counted()
+        for number in points(total):
+            still_moving()
+            status, recorded, (before, after) = await stage.take_back(scene, number)
+            assert status in ("applied", "rejected", "failed_rolled_back"), (number, recorded)
+            assert recorded["status"] == status, number
+            assert look(bench.root) == (before if status == "applied" else after), (number, status)
+            ends[status] = ends.get(status, 0) + 1
+    with capsys.disabled():
+        print(f"\nundo of {scene.name}: {sum(ends.values())} of {total} kill points of the helper tried: {ends}")

@@ -153,8 +153,13 @@ async def test_a_parent_replaced_by_a_link_to_the_outside_all_the_time(capsys: p
         await require_tidy(bench)
         applied = ends["applied"]
         assert applied <= 1
-        assert (bench.root / "d/b").read_text() == ("one\nmore\n" if applied else "one\n")
-        assert (bench.root / "d/new").exists() == (bench.root / "d/gone").exists() ^ True == bool(applied)
+        patched = (
+            (bench.root / "d/b").read_text() != "one\n",
+            (bench.root / "d/new").exists(),
+            not (bench.root / "d/gone").exists(),
+        )
+        # Partial is said where the link stood in the way of putting back, and only then may a part be left.
+        assert patched == (bool(applied),) * 3 or ends["failed_partial"]
 
 
 async def test_the_root_replaced_by_another_directory_all_the_time(capsys: pytest.CaptureFixture[str]) -> None:
