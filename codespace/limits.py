@@ -457,6 +457,8 @@ CONTEXT_LINES_MAXIMUM: Final = 20
 # Most lines shown around a match; read shows more.
 GRACE_SECONDS_MAXIMUM: Final = 30.0
 # Longest grace that a caller may ask for: the call must end before its client gives up.
+ASK_SECONDS: Final = 45.0
+# How long a client's user may think about a hold before the call is answered without a decision: clients cut at 60.
 PROGRESS_SECONDS: Final = 1.0
 # Longest wait for one progress notification to be taken; it is news, not a result.
 STDIO_CHUNK_BYTES: Final = 65_536

@@ -25,10 +25,12 @@ def hold_view(hold: Hold) -> dict[str, Any]:
 
 def held(hold: Hold) -> Refusal:
     """Return the refusal that a held request gets."""
+    operator = "Wait with approval_status until the operator has decided, then call operation_resume with approval_id."
     return Refusal(
         "APPROVAL_REQUIRED",
         "The request is held until it is granted; nothing was done.",
-        details={"expires_at": hold.expires_at, "shown": hold.shown},
+        next_step=operator if hold.approvals == "operator" else None,
+        details={"expires_at": hold.expires_at, "shown": hold.shown, "approvals": hold.approvals},
         approval_id=hold.id,
     )
 

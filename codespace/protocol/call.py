@@ -14,6 +14,7 @@ import mcp_types as types
 from codespace import limits, log
 from codespace.contract import Caller, Tools
 from codespace.errors import Refusal
+from codespace.protocol.asking import Ask, question
 from codespace.protocol.results import Results, failure, success
 from codespace.protocol.tool import Tool
 from codespace.protocol.tools import TABLE
@@ -27,19 +28,25 @@ class Calls:
         self._results: Results = results
         self._under_way = 0
 
-    async def answer(self, caller: Caller, tool: Tool, sent: Mapping[str, Any]) -> types.CallToolResult:
+    async def answer(
+        self, caller: Caller, tool: Tool, sent: Mapping[str, Any], ask: Ask | None = None
+    ) -> types.CallToolResult:
         """Return the result of a call, errors included.
 
+        Args:
+            ask: How the client's user is asked, where that can be done.
         Cancel: passed on to the gateway, whose drivers outlive the request.
         """
         try:
-            return await self._counted(caller, tool, sent)
+            return await self._counted(caller, tool, sent, ask)
         except Refusal as refusal:
             return failure(refusal)
         except Exception as error:
             return failure(_internal(tool, error))
 
-    async def _counted(self, caller: Caller, tool: Tool, sent: Mapping[str, Any]) -> types.CallToolResult:
+    async def _counted(
+        self, caller: Caller, tool: Tool, sent: Mapping[str, Any], ask: Ask | None
+    ) -> types.CallToolResult:
         if self._under_way >= limits.CONCURRENT_CALLS:
             raise Refusal(
                 "LIMIT_REACHED",
@@ -51,10 +58,22 @@ class Calls:
         self._under_way += 1
         try:
             arguments, ignored = _take(tool, sent)
-            result = await getattr(self._tools, tool.name)(caller, **arguments)
+            try:
+                result = await getattr(self._tools, tool.name)(caller, **arguments)
+            except Refusal as held:
+                result = await self._decided(caller, tool, held, ask)
         finally:
             self._under_way -= 1
         return success(tool.name, result, ignored, self._results)
+
+    async def _decided(self, caller: Caller, tool: Tool, held: Refusal, ask: Ask | None) -> dict[str, Any]:
+        """Ask the client's user about a hold; run it if it is granted. Raises: `held`, where there is no decision."""
+        asked = None if ask is None else question(tool.name, held)
+        decision = None if ask is None or asked is None else await ask(asked)
+        if decision is None or held.approval_id is None:
+            raise held
+        await self._tools.approval_resolve(caller, approval_id=held.approval_id, decision=decision)
+        return dict((await self._tools.operation_resume(caller, approval_id=held.approval_id))[tool.name])
 
 
 def _take(tool: Tool, sent: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

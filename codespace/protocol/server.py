@@ -16,6 +16,7 @@ from mcp.shared.exceptions import MCPError
 from codespace import limits
 from codespace.contract import Caller, Tools
 from codespace.display import display
+from codespace.protocol.asking import asks
 from codespace.protocol.call import Calls
 from codespace.protocol.results import Results
 from codespace.protocol.schemas import input_schema, output_schema
@@ -61,7 +62,7 @@ def build_server(
         tool = table.get(params.name)
         if tool is None:
             raise _unknown(params.name, table)
-        return await calls.answer(_caller(context, transport), tool, params.arguments or {})
+        return await calls.answer(_caller(context, transport), tool, params.arguments or {}, asks(context))
 
     schemas = {name: input_schema(tool) for name, tool in table.items()}
     return Server(
