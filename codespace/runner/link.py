@@ -161,14 +161,11 @@ class Link:
 
     def _land(self, message: dict[str, Any]) -> None:
         number = message.pop("id")
-        pending = self._pending.pop(number, None) if type(number) is int else None
+        pending = self._pending.get(number) if type(number) is int else None
         if pending is None or len(message) != 1:
             raise BadFrame("an answer belongs to no question")
-        try:
-            pending.answer = self._read(pending, *message.popitem())
-        except BadFrame:
-            self._pending[number] = pending  # it is lost like the others
-            raise
+        pending.answer = self._read(pending, *message.popitem())
+        del self._pending[number]  # not before: where it cannot be believed, it is lost like the others
         trio.lowlevel.reschedule(pending.task)
 
     def _read(self, pending: _Pending, kind: str, body: Any) -> Callable[[], Any]:

@@ -43,14 +43,14 @@ def test_messages_come_out_as_they_went_in_however_they_are_cut(
 
 
 @given(st.binary(max_size=300), st.integers(0, 64))
-def test_garbage_is_a_message_or_a_reason_and_nothing_else(garbage: bytes, limit: int) -> None:
+def test_garbage_is_a_message_or_refused_and_nothing_else(garbage: bytes, limit: int) -> None:
     unpacker = Unpacker(limit)
     unpacker.feed(garbage)
     try:
         for message in taken(unpacker):
             assert isinstance(message, dict)
-    except BadFrame as bad:
-        assert str(bad)
+    except BadFrame:
+        return
 
 
 @pytest.mark.parametrize(
