@@ -71,7 +71,8 @@ class Launch:
         """Open the descriptors and make the cgroup. Blocks for a moment.
 
         Args:
-            cage: The run's cgroup, where the caller keeps one; closing it stays with the caller.
+            cage: The run's cgroup, where the caller keeps one: it has bubblewrap enter it before it is one, and
+                closing it stays with the caller.
         Raises: OSError, seccomp.Missing.
         """
         self.plan = plan
@@ -149,13 +150,16 @@ class Launch:
     def limit(self) -> None:
         """Put the run under its limits; call it behind `ready`. Blocks for a few milliseconds. Raises: NotStarted.
 
-        The two processes that there are now wait, so none can be born in between and escape.
+        The two processes that there are now wait, so none can be born in between and escape. A cgroup that the caller
+        keeps was entered by bubblewrap before it had any; that it was is looked at.
         """
         assert self.pid is not None
         try:
-            if self._cage is not None:
-                for process in (self.pid, *_children(self.pid)):
-                    self._cage.admit(process)
+            for process in (self.pid, *_children(self.pid)):
+                if self._owned is not None:
+                    self._owned.admit(process)
+                elif self._cage is not None and not self._cage.holds(process):
+                    raise NotStarted("limits", "the sandbox is not in its cgroup")
             if self._pid_max is not None:
                 pidmax.limit(self.pid, self._pid_max)
         except OSError as error:
