@@ -49,6 +49,7 @@ from codespace.gateway.undo import Undo, plan_patch
 from codespace.gateway.works import Works
 from codespace.protocol.tools import offered
 from codespace.runner.inprocess import open_runner
+from codespace.sandbox.box import Sandbox
 from codespace.settings import Settings
 
 log = structlog.get_logger("codespace.daemon")
@@ -107,12 +108,14 @@ async def open_daemon(
     console: bool = False,
     wall_clock: Callable[[], float] = time.time,
     open_runner: Callable[..., AbstractAsyncContextManager[Runner]] = open_runner,
+    sandbox: Callable[[str | None], Sandbox | None] = Sandbox,
 ) -> AsyncIterator[Daemon]:
     """Run a daemon without doors until the block ends.
 
     Args:
         console: Whether the operator's console will be served: works can be steered then.
         open_runner: Runs another runner than the one in this process.
+        sandbox: Gives what commands are locked into, for the operator's `bwrap_path`; None for no sandbox at all.
     Raises: Refusal STORE_UNAVAILABLE where database or state dir cannot be used.
     Cancel: the stop is as ordered as a normal one, within limits.STOP_SECONDS.
     """
@@ -131,6 +134,7 @@ async def open_daemon(
                     wall_clock=wall_clock,
                     spool_bytes=settings.spool_bytes,
                     process_spool_bytes=settings.process_spool_bytes,
+                    sandbox=sandbox(settings.bwrap_path),
                 ) as runner,
                 _open_gateway(settings, store, instances, runner, wall_clock, _exposed(settings, console)) as daemon,
             ):

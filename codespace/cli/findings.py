@@ -50,7 +50,7 @@ def machine() -> Iterator[Finding]:
         yield Finding(
             "limit",
             "account",
-            "this is root: a command of a workspace can do anything on this machine",
+            "this is root: a command outside the sandbox can do anything on this machine",
             "Run CodeSpace as an ordinary user, best one of its own.",
         )
 
@@ -170,12 +170,9 @@ def search(settings: Settings) -> Iterator[Finding]:
 
 
 def isolation(settings: Settings) -> Iterator[Finding]:
-    yield Finding(
-        "limit",
-        "sandbox",
-        "none in this version: commands run with all rights of this account, and the network is open",
-        "Register only what you would let the agent's commands change; run CodeSpace under an account of its own.",
-    )
+    from codespace.cli import witnesses
+
+    yield from witnesses.findings(settings)
     if settings.http_token is None and os.path.exists(settings.http_token_file):
         mode = stat.S_IMODE(os.stat(settings.http_token_file).st_mode)
         if mode & 0o077:

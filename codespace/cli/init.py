@@ -28,7 +28,8 @@ def run(arguments: argparse.Namespace) -> int:
         found = look(directory)
         present = None if arguments.force else userfile.read(path)
         name = arguments.id or _name(directory)
-        text = _text(path, present, name, _table(arguments, directory, found))
+        holds = _sandbox_holds()
+        text = _text(path, present, name, _table(arguments, directory, found, holds))
         _try_out(path, text)
         copied = None if text == present else userfile.replace(path, text, private=present is None)
     except SettingsError as error:
@@ -38,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"codespace: {display(str(error))}. Nothing was written.", file=sys.stderr)
         return cli.USAGE
     _report(found, directory)
-    _next_steps(path, name, arguments.profile, copied)
+    _next_steps(path, name, arguments.profile, copied, holds)
     return 0
 
 
@@ -53,8 +54,21 @@ def _name(directory: str) -> str:
     return name[:64] or "workspace"
 
 
-def _table(arguments: argparse.Namespace, directory: str, found: Survey) -> dict[str, Any]:
+def _sandbox_holds() -> bool:
+    """Try it here and now: what is written as `required` must not refuse every command tomorrow."""
+    from codespace.errors import Refusal
+    from codespace.sandbox.box import Sandbox
+
+    try:
+        return Sandbox().standing().rung == "linux-sandbox"
+    except Refusal:
+        return False
+
+
+def _table(arguments: argparse.Namespace, directory: str, found: Survey, holds: bool) -> dict[str, Any]:
     table: dict[str, Any] = {"root": directory, "profile": arguments.profile, "approvals": arguments.approvals}
+    if holds:
+        table["sandbox"] = "required"
     if found.hidden:
         table["hidden_paths"] = list(found.hidden)
     return table
@@ -122,13 +136,9 @@ def _report(found: Survey, directory: str) -> None:
         print(f"  hidden     {display(pattern)}  (for example {display(example)})")
     if not found.complete:
         print("  note       The directory is large; only its nearest part was looked at. Check hidden_paths yourself.")
-    if found.hidden:
-        print(
-            "  note       The file tools do not see them, but a command can still read them: there is no sandbox yet."
-        )
 
 
-def _next_steps(path: str, name: str, profile: str, copied: str | None) -> None:
+def _next_steps(path: str, name: str, profile: str, copied: str | None, holds: bool) -> None:
     print(f"Wrote {display(path)}" + (f" (what was there before: {display(copied)})" if copied else ""))
     print("\nNext:")
     if path != default_path(os.environ, home(os.environ)):
@@ -138,8 +148,15 @@ def _next_steps(path: str, name: str, profile: str, copied: str | None) -> None:
     if profile == "read-only":
         print(
             f"\n`{name}` is read-only: read, find, search. To let an agent patch and run commands, set\n"
-            '`profile = "workspace-write"` there. Commands run without a sandbox in this version, with all\n'
-            "rights of your account."
+            '`profile = "workspace-write"` there.'
+        )
+    if holds:
+        print(
+            "\nCommands run in a sandbox, which holds here: they see the workspace, /usr and /etc, and have no\n"
+            "network. docs/sandbox.md says what else you can let them have."
         )
     else:
-        print("\nCommands run without a sandbox in this version, with all rights of your account.")
+        print(
+            "\nThe sandbox for commands does not hold here (`codespace doctor` says why, and the remedy): they\n"
+            "would run with all rights of your account."
+        )

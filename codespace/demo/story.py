@@ -80,7 +80,22 @@ async def run(agent: Agent) -> list[str]:
     check((ran["state"], ran["exit_code"]) == ("exited", 3), f"it ended as {ran['state']}, {ran.get('exit_code')}")
     errors = await agent.call("read_process", process_id=ran["process_id"], stream="stderr")
     check(errors["chunk"] == "oven is cold\n", "stderr is not kept apart")
-    return ["exit code 3 is a result, not an error", f"stderr said: {errors['chunk'].strip()}"]
+    return [
+        "exit code 3 is a result, not an error",
+        f"stderr said: {errors['chunk'].strip()}",
+        *await _locked_in(agent, ran["sandbox"]),
+    ]
+
+
+async def _locked_in(agent: Agent, sandbox: str) -> list[str]:
+    """Show what the lock of commands is worth, where there is one."""
+    if sandbox != "linux-sandbox":
+        return [f"it ran without a sandbox ({sandbox}); `codespace doctor` says why"]
+    outside = str(agent.folder / "private.txt")
+    tried = await agent.call("exec_command", workspace_id=NOTES, command=["cat", outside])
+    check(tried["exit_code"] != 0 and "outside of every" not in tried["chunk"], "it read what is outside")
+    check(tried["network"]["enforcement"] == "enforced", "the network is not closed")
+    return ["it ran in the sandbox: a file beside the workspace is not there for it, and there is no network"]
 
 
 async def run_long(agent: Agent) -> list[str]:

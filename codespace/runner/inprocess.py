@@ -335,7 +335,7 @@ class InProcess:
         self._supervisor.forget(process_id)
 
 
-_NO_SANDBOX = "command_sandbox is `none`: this version of CodeSpace has no command sandbox yet."
+_NO_SANDBOX = "command_sandbox is `none`: this runner was started without one."
 _IN_STEPS = (
     "The filesystem cannot exchange names in one step (RENAME_EXCHANGE, RENAME_NOREPLACE): a patch replaces a file in "
     "two, and for a moment in between nothing is at its path. No bytes are lost, also by a crash in it."

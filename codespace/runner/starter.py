@@ -62,16 +62,35 @@ class Starter:
     async def start(self, workspace: Workspace, request: SpawnRequest, cwd_fd: int) -> Process:
         """Start one command; returns it once its program runs. Its private home is made before.
 
-        Raises: Refusal PROCESS_SPAWN_FAILED, SHUTTING_DOWN; nothing runs then, a home may be left.
+        Raises: Refusal PROCESS_SPAWN_FAILED, SANDBOX_UNAVAILABLE, SHUTTING_DOWN; nothing runs then, a home may be left.
         Cancel: as an error.
+        Source: limits.SPAWN_SECONDS, limits.SANDBOX_SPAWN_SECONDS; a slow sandbox is not to be had now, and says so.
         """
         rung: Rung = "none"
         if self._sandbox is not None:
+            # The probe is bounded by itself: limits.SANDBOX_START_SECONDS for each bubblewrap that is tried.
             rung = await trio.to_thread.run_sync(self._sandbox.choose, workspace, limiter=self._looking_up)
             if workspace.network == "enabled":
                 raise unavailable("network `enabled` needs a door out of it, and none is opened here")
             if rung == "linux-sandbox":
-                return await self._start_boxed(self._sandbox, workspace, request, cwd_fd)
+                try:
+                    with trio.fail_after(limits.SANDBOX_SPAWN_SECONDS):
+                        return await self._start_boxed(self._sandbox, workspace, request, cwd_fd)
+                except trio.TooSlowError:
+                    raise unavailable(
+                        f"it and the command did not start within {limits.SANDBOX_SPAWN_SECONDS:.0f} s", retry=True
+                    ) from None
+        try:
+            with trio.fail_after(limits.SPAWN_SECONDS):
+                return await self._start_plain(workspace, request, cwd_fd, rung)
+        except trio.TooSlowError:
+            raise Refusal(
+                "PROCESS_SPAWN_FAILED",
+                f"The command did not start within {limits.SPAWN_SECONDS:.0f} s. It was ended; nothing runs.",
+                next_step="Look for a hung network or disk below the program or its directory, then call again.",
+            ) from None
+
+    async def _start_plain(self, workspace: Workspace, request: SpawnRequest, cwd_fd: int, rung: Rung) -> Process:
         prepared = await trio.to_thread.run_sync(
             _prepare, self._homes, self._mechanisms, workspace, request, cwd_fd, limiter=self._looking_up
         )

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from types import TracebackType
 
+import structlog
 import trio
 
 from codespace import limits
@@ -26,9 +27,11 @@ from codespace.runner.starter import Starter
 from codespace.runner.stdin import StdinClosed, check_size
 from codespace.sandbox.box import Sandbox
 
+log = structlog.get_logger("codespace.commands")
+
 
 class Supervisor:
-    """Owns every unsandboxed command of the daemon, between `async with` and its end.
+    """Owns every command of the daemon, between `async with` and its end.
 
     Args:
         state_dir: Where private homes are made; never below a workspace root.
@@ -86,6 +89,7 @@ class Supervisor:
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._remove, self._homes.sweep)
                 self._nursery.start_soon(self._sweep_spools)
+                self._nursery.start_soon(self._say_what_is_in_force)
                 try:
                     yield self
                 finally:
@@ -128,6 +132,18 @@ class Supervisor:
             await self._remove(self._spools.sweep)
             await trio.sleep(limits.SPOOL_SWEEP_SECONDS)
 
+    async def _say_what_is_in_force(self) -> None:
+        """Probe before the first command needs it, and say loudly where there is no sandbox."""
+        if self._sandbox is None:
+            return
+        try:
+            standing = await trio.to_thread.run_sync(self._sandbox.standing, abandon_on_cancel=True)
+        except Refusal as refusal:  # asked again by the first command, which is refused as long as it is so
+            log.warning("what commands are locked into is not known yet", problem=refusal.message)
+            return
+        if standing.rung != "linux-sandbox":
+            log.warning("there is no sandbox for commands", rung=standing.rung, causes=list(standing.causes))
+
     async def _end_all(self) -> None:
         processes = list(self._processes.values())
         for process in processes:
@@ -143,21 +159,15 @@ class Supervisor:
         Args:
             request: What was authorised; `cwd` is for people, `cwd_fd` is what counts.
             cwd_fd: An open directory (O_PATH is enough); closing stays with the caller.
-        Raises: Refusal INVALID_COMMAND, PROCESS_SPAWN_FAILED, LIMIT_REACHED, SHUTTING_DOWN; nothing runs then.
+        Raises: Refusal INVALID_COMMAND, PROCESS_SPAWN_FAILED, SANDBOX_UNAVAILABLE, LIMIT_REACHED, SHUTTING_DOWN;
+            nothing runs then.
         Cancel: nothing runs, nothing is known under the id.
-        Source: DESIGN section 5; limits.SPAWN_SECONDS.
+        Source: DESIGN section 5; the starter bounds it.
         """
         self._admit(request)
         self._starting.add(request.process_id)
         try:
-            with trio.fail_after(limits.SPAWN_SECONDS):
-                return await self._spawn(workspace, request, cwd_fd)
-        except trio.TooSlowError:
-            raise Refusal(
-                "PROCESS_SPAWN_FAILED",
-                f"The command did not start within {limits.SPAWN_SECONDS:.0f} s. It was ended; nothing runs.",
-                next_step="Look for a hung network or disk below the program or its directory, then call again.",
-            ) from None
+            return await self._spawn(workspace, request, cwd_fd)
         finally:
             self._starting.discard(request.process_id)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -45,6 +46,17 @@ _EXPECTED: Final = {
     "few": "yes",
 }
 """What the witnesses must say. Each `no` is something that was tried and failed."""
+AREAS: Final = {
+    "writes": ("what may be written can be: the root, /tmp and the home", ("root", "home", "tmp")),
+    "git": ("git's own configuration is read-only, and cannot be moved away", ("git", "rename")),
+    "system": ("/usr, /etc, / and the kernel's settings cannot be written", ("usr", "etc", "slash", "knob")),
+    "outside": ("a file beside the root and a hidden one cannot be read", ("outside", "hidden")),
+    "mounts": ("nothing can be mounted", ("mount",)),
+    "privileges": ("no capability, no new privileges, system calls filtered", ("CapEff", "NoNewPrivs", "Seccomp")),
+    "network": ("no interface but loopback, and no route", ("interfaces", "routes")),
+    "processes": ("no process of the host's is seen", ("few",)),
+}
+"""What the witnesses stand for, in sentences, for people."""
 _WITNESSES: Final = r"""
 say() { printf '%s=%s\n' "$1" "$2"; }
 try() { name=$1; shift; if ( "$@" ) 2>/dev/null; then say "$name" yes; else say "$name" no; fi; }
@@ -122,13 +134,18 @@ def look(bwrap_path: str | None, etc: Etc) -> Standing:
         except Unsure as problem:
             unsure.append(f"{candidate.path}: {problem}")
             continue
-        wrong = [name for name, expected in _EXPECTED.items() if witnesses.get(name) != expected]
+        wrong = failed(witnesses)
         if not wrong:
             return Standing("linux-sandbox", equipment, (), version, witnesses)
         told.append(_cause(candidate.path, witnesses, wrong))
     if unsure:
         raise Unsure("; ".join(unsure))
     return Standing(lower, None, tuple(told), version)
+
+
+def failed(witnesses: Mapping[str, str]) -> list[str]:
+    """Return the witnesses that did not say what they must."""
+    return [name for name, expected in _EXPECTED.items() if witnesses.get(name) != expected]
 
 
 def _cause(path: str, witnesses: dict[str, str], wrong: list[str]) -> str:

@@ -70,7 +70,11 @@ LIMITS: Final[Mapping[str, Key]] = {
     "pids": Key(kinds.whole("count"), "none", "Most processes and threads of one command, by a cgroup."),
     "memory_bytes": Key(kinds.whole("bytes"), "none", "Most memory of a command: by a cgroup, else in each process."),
     "cpu_seconds": Key(kinds.seconds(), "none", "Most processor time of each process of a command."),
-    "tmp_bytes": Key(kinds.whole("bytes"), "none", "Size of the private /tmp. Kept, not enforced in this version."),
+    "tmp_bytes": Key(
+        kinds.whole("bytes"),
+        "none",
+        "Size of a sandboxed command's /tmp, /dev/shm and home, each; it is memory. 1 GiB where you say nothing.",
+    ),
     "open_files": Key(kinds.whole("count"), "none", "Most open files of each process of a command."),
     "file_bytes": Key(
         kinds.whole("bytes"),
@@ -81,8 +85,6 @@ LIMITS: Final[Mapping[str, Key]] = {
     "patch_bytes": Key(kinds.whole("bytes"), str(limits.PATCH_BYTES), "Largest patch text."),
     "read_bytes": Key(kinds.whole("bytes"), str(limits.READ_BYTES), "Most content of one read."),
 }
-NOT_ENFORCED: Final = ("tmp_bytes",)
-"""Limits that are accepted and kept, and that nothing enforces yet; said at every start."""
 
 
 def fields(where: str, value: object, keys: Mapping[str, Key]) -> dict[str, Any]:
@@ -111,8 +113,8 @@ WORKSPACE: Final[Mapping[str, Key]] = {
     "network": Key(
         kinds.choice("restricted", "enabled"),
         "restricted",
-        "`restricted` asks for no network; nothing enforces it in this version, and every answer says `none`. "
-        "With `enabled` commands are refused until the sandbox exists.",
+        "`restricted`: a sandboxed command has no network. `enabled`: it reaches what `allowed_domains` lists, through "
+        "a proxy; commands are refused (SANDBOX_UNAVAILABLE) where the sandbox cannot be had.",
     ),
     "allowed_domains": Key(
         kinds.listing(_table("`name`, `*.name`, `name:port` or `{host, port, address}`", _domain)),
@@ -147,23 +149,32 @@ WORKSPACE: Final[Mapping[str, Key]] = {
     "sandbox": Key(
         kinds.choice("optional", "required"),
         "optional",
-        "There is no sandbox in this version: with `required` commands are refused (SANDBOX_UNAVAILABLE).",
+        "Commands run in the Linux sandbox wherever a probe has shown that it holds. Where it does not, `optional` "
+        "runs them without one and every result says so; `required` refuses them (SANDBOX_UNAVAILABLE).",
     ),
-    "allow_degraded": Key(kinds.flag(), "false", "Accept a weaker sandbox. Without effect in this version."),
+    "allow_degraded": Key(
+        kinds.flag(),
+        "false",
+        "Where there is no whole sandbox, lock commands in by Landlock alone: weaker, and results say `landlock`. "
+        "Not where the network is `enabled` or the sandbox `required`.",
+    ),
     "allow_submounts": Key(kinds.flag(), "false", "Let the file tools enter other mounts below the root."),
     "git": Key(
         kinds.choice("read_only", "commit", "unprotected"),
         "read_only",
-        "`unprotected` lets patches change git directories. `read_only` and `commit` both refuse such patches; "
-        "for commands nothing is enforced in this version.",
+        "What sandboxed commands may do to git directories: `read_only` nothing, `commit` add and commit but not "
+        "change hooks and configuration; patches to them are refused with both. `unprotected` lets both change them.",
     ),
     "readable_paths": Key(
-        kinds.listing(kinds.absolute()), "none", "More that a sandboxed command may read. Without effect yet."
+        kinds.listing(kinds.absolute()),
+        "none",
+        "More that sandboxed commands may read: a toolchain under a home or /opt.",
     ),
     "hidden_paths": Key(
         kinds.listing(_GLOB),
         "none",
-        "Patterns, as in .gitignore, of files that do not exist for the file tools. A command can still read them.",
+        "Patterns, as in .gitignore, of files that do not exist for the file tools and are empty in the sandbox. "
+        "Without the sandbox a command can read them.",
     ),
     "protected_paths": Key(
         kinds.listing(_GLOB), "built-in list", "Patterns of files that patches may not change; replaces the list."
@@ -209,6 +220,6 @@ TOP: Final[Mapping[str, Key]] = {
     "retention_seconds": Key(
         kinds.seconds(), f"{limits.RETENTION_SECONDS:g}", "How long an ended process stays readable."
     ),
-    "bwrap_path": Key(kinds.absolute(), "the newest found", "The bubblewrap to use for searches."),
+    "bwrap_path": Key(kinds.absolute(), "the newest found", "The bubblewrap to use for commands and searches."),
     "rg_path": Key(kinds.absolute(), "the newest found", "The ripgrep to use."),
 }

@@ -57,13 +57,12 @@ def notices(settings: Settings) -> Iterator[str]:
         yield "The database is in memory: operations, keys and the audit chain are gone when this daemon ends."
     for workspace in settings.workspaces.values():
         where = f"workspaces.{workspace.id}"
-        unenforced = [name for name in keys.NOT_ENFORCED if getattr(workspace.limits, name) is not None]
-        if unenforced:
-            yield f"{where}.limits: {', '.join(unenforced)} cannot be enforced in this version."
-        if workspace.sandbox == "required" or workspace.network == "enabled":
-            yield f"{where}: commands are refused, because there is no sandbox in this version."
-        elif workspace.profile == "workspace-write":
-            yield f"{where}: commands run without a sandbox, with all rights of this account."
+        if workspace.network == "enabled" and not workspace.allowed_domains:
+            yield f"{where}: network is `enabled` and allowed_domains names no host: nothing can be reached."
+        if workspace.network == "restricted" and workspace.allowed_domains:
+            yield f"{where}: allowed_domains has no effect while network is `restricted`."
+        if workspace.allow_degraded and workspace.sandbox == "required":
+            yield f"{where}: allow_degraded has no effect: sandbox `required` accepts nothing less."
 
 
 def default_state_dir(environ: Mapping[str, str], home: str) -> str:

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import trio
 import trio.testing
@@ -24,11 +24,24 @@ from codespace.contract import Runner
 from codespace.daemon import Daemon, open_daemon
 from codespace.protocol.server import build_server
 from codespace.runner.inprocess import open_runner
+from codespace.sandbox.box import Sandbox
 from codespace.settings import load
 from codespace.testing.calls import call
 from codespace.testing.site import Files, Site
 
 RunnerFactory = Callable[..., AbstractAsyncContextManager[Runner]]
+
+
+_PROBED: Final = Sandbox()
+
+
+def shared_sandbox(bwrap_path: str | None) -> Sandbox:
+    """Return the sandbox that this test run has probed once, unless another bubblewrap is asked for."""
+    return _PROBED if bwrap_path is None else Sandbox(bwrap_path)
+
+
+def no_sandbox(bwrap_path: str | None) -> None:
+    """Give commands no sandbox, as `open_bench(sandbox=False)`."""
 
 
 class WallClock:
@@ -58,13 +71,16 @@ class Bench:
     daemon: Daemon
     client: Client
 
-    def __init__(self, site: Site, mode: str, nursery: trio.Nursery, runner: RunnerFactory) -> None:
+    def __init__(
+        self, site: Site, mode: str, nursery: trio.Nursery, runner: RunnerFactory, *, sandbox: bool = True
+    ) -> None:
         self.site = site
         self.root = site.root()
         self.clock = WallClock()
         self._mode = mode
         self._nursery = nursery
         self._runner = runner
+        self._sandbox = shared_sandbox if sandbox else no_sandbox
         self._ending = trio.Event()
         self._ended = trio.Event()
 
@@ -111,7 +127,9 @@ class Bench:
         settings = load(self.site.environ)
         try:
             async with (
-                open_daemon(settings, wall_clock=self.clock, open_runner=self._runner) as self.daemon,
+                open_daemon(
+                    settings, wall_clock=self.clock, open_runner=self._runner, sandbox=self._sandbox
+                ) as self.daemon,
                 self.attach() as self.client,
             ):
                 task_status.started()
@@ -133,6 +151,7 @@ async def open_bench(
     environ: Mapping[str, str] | None = None,
     mode: str = "legacy",
     runner: RunnerFactory = open_runner,
+    sandbox: bool = True,
 ) -> AsyncIterator[Bench]:
     """Run a daemon with one workspace, `main`, and a client for it, until the block ends.
 
@@ -145,6 +164,8 @@ async def open_bench(
         environ: More environment variables of the daemon.
         mode: The client's: `legacy` for MCP 2025-11-25, `2026-07-28` or `auto`.
         runner: Opens the daemon's runner, such as one with faults.
+        sandbox: False for a test that is about something else and whose commands look at what a sandbox hides
+            (the host's processes, files outside the root); the real daemon has no such switch.
     Yields: Bench.
     Cancel: the daemon stops in order; the folders are removed.
     """
@@ -156,7 +177,7 @@ async def open_bench(
         for name, settings in (others or {}).items():
             site.add_workspace(name, **settings)
         async with trio.open_nursery() as nursery:
-            bench = Bench(site, mode, nursery, runner)
+            bench = Bench(site, mode, nursery, runner, sandbox=sandbox)
             await bench.start()
             try:
                 yield bench

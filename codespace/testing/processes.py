@@ -67,6 +67,12 @@ def command_line(pid: int) -> str:
         return ""
 
 
+def of_command(line: str) -> list[int]:
+    """Return the live processes whose argv, joined by spaces, is `line`: those in a sandbox have other pids inside."""
+    pids = [int(entry.name) for entry in _listing("/proc") if entry.name.isdecimal()]
+    return [pid for pid in pids if command_line(pid) == line and is_alive(pid)]
+
+
 async def wait_gone(pids: Iterable[int]) -> None:
     """Return once every process has ended; bring your own deadline.
 

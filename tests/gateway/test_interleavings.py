@@ -85,7 +85,10 @@ class Play:
     async def fault(self) -> None:
         if self.faults is not None:
             when = self.chance.choice(["before", "after"])
-            self.faults.order(when, self.chance.choice(VERBS), self.chance.choice([crash, crash, hang]))  # type: ignore[arg-type]
+            verb = self.chance.choice(VERBS)
+            # An exit is waited for as long as the command lives: nothing could tell a hang there from a long command.
+            acts = [crash, crash, crash if verb == "wait_exit" else hang]
+            self.faults.order(when, verb, self.chance.choice(acts))  # type: ignore[arg-type]
 
     async def caller(self) -> None:
         acts: list[Callable[[], Awaitable[None]]] = [self.patch] * 4

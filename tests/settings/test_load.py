@@ -160,10 +160,9 @@ def test_the_operators_default_time_limit_gives_way_to_a_lower_maximum(home: Hom
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
-        ({"profile": "workspace-write"}, "without a sandbox"),
-        ({"profile": "workspace-write", "sandbox": "required"}, "commands are refused"),
-        ({"network": "enabled"}, "commands are refused"),
-        ({"limits": {"tmp_bytes": 1}}, "tmp_bytes cannot be enforced"),
+        ({"network": "enabled"}, "nothing can be reached"),
+        ({"allowed_domains": ["pypi.org"]}, "allowed_domains has no effect"),
+        ({"allow_degraded": True, "sandbox": "required"}, "accepts nothing less"),
     ],
 )
 def test_what_is_asked_for_and_not_in_force_is_said(home: Home, keys: dict[str, object], told: str) -> None:
