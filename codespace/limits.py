@@ -106,6 +106,8 @@ DIFF_WHOLE_BYTES: Final = 32 * 1_048_576
 # Most of a diff that is kept for people who decide; one that is larger nobody reads.
 DIFF_PAGE_BYTES: Final = 65_536
 # One page of it.
+RESTORE_TRIES: Final = 50
+# To reach a file whose directory somebody swaps at the same moment; each takes microseconds.
 STRAYS_SECONDS: Final = 5.0
 # Longest look for staged files whose directory was moved; they are hidden from every listing anyway.
 STRAYS_ENTRIES: Final = 200_000

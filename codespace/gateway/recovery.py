@@ -15,7 +15,7 @@ from codespace import limits
 from codespace.drive import Step
 from codespace.errors import Refusal
 from codespace.gateway.holds import Holds
-from codespace.gateway.instances import Instance, Instances
+from codespace.gateway.instances import Instances
 from codespace.gateway.ledger import Ledger, Operation, Unsettled
 from codespace.gateway.settlement import Settlement
 
@@ -55,8 +55,9 @@ class Recovery:
         with trio.move_on_after(limits.RECOVERY_SECONDS) as patience:
             for instance in await self._instances.dead():
                 if await self._settle(instance.id, frozenset, instance.state_dir):
-                    await self._tidy(instance)
+                    await self._tidy(instance.state_dir)
                     await self._instances.end(instance.id)
+            await self._tidy(self._instances.own.state_dir)
         if patience.cancelled_caught:
             log.warning("recovery ran out of time; the rest is tried at the next start")
 
@@ -87,12 +88,13 @@ class Recovery:
         self._tolerated = {name: until for name, until in self._tolerated.items() if until > now}
         return frozenset(self._tolerated)
 
-    async def _tidy(self, instance: Instance) -> None:
-        """Sweep behind finished patches of a daemon that died before it did so itself."""
-        for operation_id in await self._settlement.leftovers(instance.state_dir):
+    async def _tidy(self, state_dir: str) -> None:
+        """Sweep behind finished patches of daemons that are gone and could not do so themselves."""
+        for operation_id in await self._settlement.leftovers(state_dir):
             operation = await self._ledger.get(operation_id)
-            if operation is not None and operation.instance_id == instance.id and operation.finished_at is not None:
-                await self._settlement.tidy(operation, instance.state_dir)
+            if operation is None or operation.finished_at is None or await self._instances.lives(operation.instance_id):
+                continue
+            await self._settlement.tidy(operation, state_dir)
 
     async def tend(self, leftovers: Leftovers, under_way: Callable[[], frozenset[str]]) -> None:
         """Settle this daemon's own leftovers until cancelled; a key must not be stuck until the next start.

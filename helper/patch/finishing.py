@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 
 from codespace.beneath import Root
 from codespace.errors import Refusal
 from helper.patch.journal import Journal
 from helper.patch.manifest import Manifest
 from helper.patch.renames import mend
-from helper.patch.sight import discard, is_lost
+from helper.patch.sight import discard, insist, is_lost
 from helper.patch.staging import sweep
 from helper.patch.strays import astray, sweep_strays
 
@@ -27,9 +28,8 @@ def finish(root: Root, manifest: Manifest, journal: Journal) -> tuple[list[str],
         moved = set(astray(journal))
         if journal.marked("staged") and not journal.marked("restoring"):
             moved |= {slot.number for slot in manifest.slots if slot.action != "remove" and is_lost(root, slot.beside)}
-        clean = sweep(root, manifest, journal)
-        if moved or not clean:
-            clean = sweep_strays(root, manifest, journal, moved)
+        moved |= sweep(root, manifest, journal)
+        clean = not moved or sweep_strays(root, manifest, journal, moved)
         rescued = journal.rescued()
         if clean and not rescued and not _kept_anything(journal):
             journal.purge()
@@ -50,14 +50,11 @@ def _throw_away(root: Root, manifest: Manifest, journal: Journal) -> list[str]:
             continue
         if not repeated and is_lost(root, slot.beside):
             moved.add(slot.number)
-        try:
-            gone = discard(root, slot, (slot.before,), journal)
-        except (Refusal, OSError):
-            gone = False
-        if not gone:
+        if not insist(partial(discard, root, slot, (slot.before,), journal)):
             left.append(slot.path)
-    if left or moved:
-        left = [] if sweep_strays(root, manifest, journal, moved) else left or ["."]
+            moved.add(slot.number)
+    if moved:
+        left = [] if sweep_strays(root, manifest, journal, moved, applied=True) else left or ["."]
     for directory in manifest.directories:
         with contextlib.suppress(Refusal, OSError):
             root.remove_directory(directory.beside)

@@ -12,6 +12,7 @@ import errno
 import os
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from codespace.beneath import Root
@@ -20,7 +21,7 @@ from helper.patch.flush import Flush
 from helper.patch.journal import Journal
 from helper.patch.manifest import Manifest, Slot
 from helper.patch.renames import exchange, mend, put, take
-from helper.patch.sight import Sight, discard, is_after, is_before, is_lost, see, sync_parents
+from helper.patch.sight import Sight, discard, insist, is_after, is_before, is_lost, see, sync_parents
 from helper.patch.staging import sweep, write_beside
 from helper.patch.strays import astray, sweep_strays
 
@@ -43,22 +44,15 @@ def restore(root: Root, manifest: Manifest, journal: Journal) -> Restored:
     moved = {slot.number for slot in manifest.slots if journal.marked("staged") and _is_moved(root, slot, installed)}
     for slot in reversed(manifest.slots):
         if slot.number in installed:
-            try:
-                back = _put_back(root, slot, journal)
-            except (Refusal, OSError) as error:
-                _require_passable(error)
-                back = False
-            if not back:
+            if not insist(partial(_put_back, root, slot, journal), _require_passable):
                 kept.append(slot.path)
-        else:
-            try:
-                discard(root, slot, (slot.after,), journal)
-            except (Refusal, OSError) as error:
-                _require_passable(error)
+        elif not insist(partial(discard, root, slot, (slot.after,), journal), _require_passable):
+            moved.add(slot.number)
     for directory in reversed(manifest.directories):
         _take_away(root, directory.path, directory.beside)
-    if not sweep(root, manifest, journal) or moved:
-        sweep_strays(root, manifest, journal, moved | astray(journal))
+    left = sweep(root, manifest, journal) | moved | astray(journal)
+    if left:
+        sweep_strays(root, manifest, journal, left)
     sync_parents(root, manifest)
     return Restored(sorted(kept), journal.rescued())
 
@@ -169,9 +163,12 @@ def _put_back_remove(root: Root, slot: Slot, there: Sight, beside: Sight, journa
     return is_before(slot, see(root, slot.path))
 
 
-def _require_passable(error: Refusal | OSError) -> None:
+def _require_passable(error: Exception) -> None:
     """Refuse to give an outcome where the disk, and nobody's work, is in the way: it is asked again later."""
-    code = errno.errorcode.get(error.errno or 0) if isinstance(error, OSError) else (error.details or {}).get("errno")
+    if isinstance(error, Refusal):
+        code = (error.details or {}).get("errno")
+    else:
+        code = errno.errorcode.get(getattr(error, "errno", 0))
     if code in _PASSING:
         raise Refusal(
             "FILE_OPERATION_FAILED",

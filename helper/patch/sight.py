@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -114,6 +115,21 @@ def is_lost(root: Root, path: str) -> bool:
     except Refusal:
         return True
     return status is None or not stat.S_ISREG(status.st_mode)
+
+
+def insist(act: Callable[[], bool], passing: Callable[[Exception], None] = lambda error: None) -> bool:
+    """Return what `act` says, trying again where the way to a file leads elsewhere for a moment.
+
+    Args:
+        passing: Told of each failure; raises where trying again is of no use.
+    Returns: False where it failed to the end.
+    """
+    for _ in range(limits.RESTORE_TRIES):
+        try:
+            return act()
+        except (Refusal, OSError) as error:
+            passing(error)
+    return False
 
 
 def discard(root: Root, slot: Slot, versions: tuple[str, ...], journal: Journal) -> bool:

@@ -8,6 +8,7 @@ import os
 import stat
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from codespace.beneath import Root, metadata
@@ -18,7 +19,7 @@ from helper.patch.journal import Journal
 from helper.patch.manifest import Manifest, Metadata, Slot
 from helper.patch.planning import Planned
 from helper.patch.probe import probe_renames, remove_probes
-from helper.patch.sight import Identity, discard, identity
+from helper.patch.sight import Identity, discard, identity, insist
 
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE: Final = 0o666  # less the umask, which the helper takes over from the daemon
@@ -46,7 +47,7 @@ def stage(
             probe_renames(root, manifest, renaming)
             _write_staged(root, manifest, planned.after, identities)
     except BaseException:
-        if not sweep(root, manifest, journal, identities.keys()) or journal.rescued():
+        if sweep(root, manifest, journal, identities.keys()) or journal.rescued():
             journal.close()  # kept for those bytes, or for `finish` to sweep once more
         else:
             journal.purge()
@@ -55,24 +56,22 @@ def stage(
     return journal, manifest, identities
 
 
-def sweep(root: Root, manifest: Manifest, journal: Journal, only: Collection[int] | None = None) -> bool:
+def sweep(root: Root, manifest: Manifest, journal: Journal, only: Collection[int] | None = None) -> set[int]:
     """Remove what was staged and never installed; bytes that are not ours are rescued first.
 
     Args:
         only: The slots that got so far; None for all of them.
-    Returns: whether nothing of it is left.
+    Returns: the slots of which something may be left, -1 for a probe's file.
     """
-    clean = True
+    left: set[int] = set()
     for slot in manifest.slots:
-        if slot.action != "remove" and (only is None or slot.number in only):
-            try:
-                clean &= discard(root, slot, (slot.after,), journal)
-            except (Refusal, OSError):
-                clean = False
+        staged = slot.action != "remove" and (only is None or slot.number in only)
+        if staged and not insist(partial(discard, root, slot, (slot.after,), journal)):
+            left.add(slot.number)
     for directory in reversed(manifest.directories):
         with contextlib.suppress(Refusal, OSError):
             root.remove_directory(directory.beside)
-    return remove_probes(root, manifest) and clean
+    return left if remove_probes(root, manifest) else left | {-1}
 
 
 def write_beside(root: Root, slot: Slot, data: bytes) -> tuple[int, Identity]:

@@ -18,16 +18,20 @@ from helper.patch.manifest import Manifest, staged_name
 from helper.patch.sight import throw_away
 
 
-def sweep_strays(root: Root, manifest: Manifest, journal: Journal, expected: Collection[int]) -> bool:
+def sweep_strays(
+    root: Root, manifest: Manifest, journal: Journal, expected: Collection[int], *, applied: bool = False
+) -> bool:
     """Throw away every file of the operation below the root, wherever it is; foreign bytes are rescued.
 
     Args:
+        applied: Whether the patch is, so that the bytes before are of no more use; else they are rescued too, as
+            they could not be put back.
         expected: Slots whose file has to be somewhere. One that is not found is noted in the journal, and looked for
             again the next time.
     Returns: whether nothing is left. What was not found for a day is given up.
     """
-    found = _sweep(root, manifest, journal)
-    if found is not None and (found >= set(expected) or journal.age() > limits.JOURNAL_AGE_SECONDS):
+    found = _sweep(root, manifest, journal, applied=applied)
+    if found is not None and (found >= set(expected) - {-1} or journal.age() > limits.JOURNAL_AGE_SECONDS):
         return True
     journal.mark("astray", sorted(expected))
     return False
@@ -38,10 +42,10 @@ def astray(journal: Journal) -> frozenset[int]:
     return frozenset(journal.note("astray") or ())
 
 
-def _sweep(root: Root, manifest: Manifest, journal: Journal) -> set[int] | None:
+def _sweep(root: Root, manifest: Manifest, journal: Journal, *, applied: bool) -> set[int] | None:
     """Return the slots whose file was found and thrown away; None where something may be left."""
     ours = re.compile(re.escape(staged_name(manifest.operation, "")[: -len(".staged")]) + r"p?(\d+)\.[a-z]+\Z")
-    known = {slot.number: tuple({slot.before, slot.after}) for slot in manifest.slots}
+    known = {slot.number: (slot.after, slot.before) if applied else (slot.after,) for slot in manifest.slots}
     until = time.monotonic() + limits.STRAYS_SECONDS
     gone: set[int] = set()
     clean = True

@@ -34,7 +34,11 @@ class Daemons:
         self.site = Site(folder)
         self.root = self.site.add_workspace("main")
         self._program = subprocess.Popen(
-            [sys.executable, str(PROGRAM)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, str(PROGRAM)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=dict(os.environ, TMPDIR=str(folder)),  # a killed daemon leaves its temporary files
         )
 
     def order(self, **order: Any) -> dict[str, Any]:
