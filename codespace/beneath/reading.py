@@ -201,7 +201,18 @@ class Reader:
         def leave_out(entry: Entry) -> bool:
             return self.is_hidden(entry.path) or (skip is not None and skip(entry))
 
-        return Walk(clean(path), self._list, leave_out)
+        return Walk(clean(path), self.open_listing, leave_out)
+
+    def open_listing(self, path: str) -> int:
+        """Return a descriptor for listing the directory that a listing named, hidden or not; the caller closes it.
+
+        Raises: OSError where there is none; ELOOP, ENOTDIR, EXDEV as the primitives.
+        """
+        held = self._reach(self._anchor, path)
+        try:
+            return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=held)
+        finally:
+            os.close(held)
 
     def reaches(self, path: str) -> bool:
         """Return whether something that a listing named is there, on no link and no mount; whatever its characters."""
@@ -231,14 +242,6 @@ class Reader:
             return os.open(f"/proc/self/fd/{held}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
         except OSError as error:
             raise refusal(error, path) from error
-        finally:
-            os.close(held)
-
-    def _list(self, path: str) -> int:
-        """Return a descriptor for listing the directory at `path`; OSError where there is none."""
-        held = self._reach(self._anchor, path)
-        try:
-            return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=held)
         finally:
             os.close(held)
 

@@ -62,7 +62,7 @@ class Walk:
             return found
         try:
             with os.scandir(descriptor) as names:
-                found.extend(Entry(prefix + name.name, _kind(name)) for name in names)
+                found.extend(Entry(prefix + name.name, kind_of(name)) for name in names)
         except OSError as error:
             self._count(directory, error)
         finally:
@@ -76,9 +76,10 @@ class Walk:
             self.closed.append(directory)
 
 
-def _kind(name: os.DirEntry[str]) -> Kind:
+def kind_of(name: os.DirEntry[str]) -> Kind:
+    """Return what a listing says of a name itself, never of where it leads."""
+    if name.is_file(follow_symlinks=False):
+        return "file"
     if name.is_symlink():
         return "link"
-    if name.is_dir(follow_symlinks=False):
-        return "directory"
-    return "file" if name.is_file(follow_symlinks=False) else "special"
+    return "directory" if name.is_dir(follow_symlinks=False) else "special"

@@ -6,14 +6,17 @@ what a run has planted is named. It opens nothing but directories, all through `
 
 from __future__ import annotations
 
+import errno
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from codespace import limits
-from codespace.beneath import Entry, Hidden, Root
+from codespace.beneath import Hidden, Root
 from codespace.beneath.names import fold
+from codespace.beneath.walking import Kind, kind_of
 from codespace.errors import Refusal
 
 GitKind = Literal["directory", "gitfile", "bare"]
@@ -21,6 +24,8 @@ GitKind = Literal["directory", "gitfile", "bare"]
 _GIT_NAMES: Final = frozenset({".git", "git~1"})  # the second is the short name of the first on FAT and NTFS
 _IGNORED_AT_THE_END: Final = ". "  # FAT and NTFS drop them from a name
 _PARTS: Final = frozenset({"HEAD", "commondir", "objects", "refs"})
+_TELLING: Final = frozenset(letter for name in (*_GIT_NAMES, *_PARTS) for letter in (name[0].lower(), name[0].upper()))
+"""First letters of every name that matters by itself, in plain letters."""
 _LOOK_AT_CLOCK: Final = 1024  # entries between two looks at the clock
 
 
@@ -70,17 +75,22 @@ class _Scan:
         self._root = root
         self._hidden = _Globs(hidden)
         self._protected = _Globs(protected)
+        self._named = Hidden([*self._hidden.of_names, *self._protected.of_names])
         self._git: list[GitDirectory] = []
         self._parts: dict[str, set[str]] = {}
         self._found: dict[str, list[str]] = {name: [] for name in ("protected", "directories", "files", "special")}
         self._links: list[str] = []
+        self._closed: list[str] = []
+        self._left: list[str] = []
         self._entries = 0
         self._deadline = time.monotonic() + limits.SANDBOX_SCAN_SECONDS
 
     def run(self) -> Inventory:
-        walk = self._root.walk(skip=self._leave_out)
-        for _ in walk:
-            pass  # all is done in `_leave_out`, which sees each entry once
+        self._see(".", "directory")
+        while self._left:
+            self._look_into(self._left.pop())
+            if time.monotonic() > self._deadline:
+                raise self._too_large()
         bare = [
             GitDirectory(directory, "bare")
             for directory, parts in self._parts.items()
@@ -92,49 +102,96 @@ class _Scan:
             hidden_directories=tuple(sorted(self._found["directories"])),
             hidden_files=tuple(sorted(self._found["files"])),
             sockets=tuple(sorted(self._found["special"])),
-            unreadable=tuple(sorted(walk.closed)),
+            unreadable=tuple(sorted(self._closed)),
             links=tuple(sorted(self._links)),
             entries=self._entries,
         )
 
-    def _leave_out(self, entry: Entry) -> bool:
+    def _look_into(self, directory: str) -> None:
+        try:
+            descriptor = self._root.open_listing(directory)
+        except OSError as error:
+            self._note_closed(directory, error)
+            return
+        try:
+            with os.scandir(descriptor) as names:
+                self._see_all(directory, names)
+        except OSError as error:
+            self._note_closed(directory, error)
+        finally:
+            os.close(descriptor)
+
+    def _see_all(self, directory: str, names: Iterable[os.DirEntry[str]]) -> None:
+        prefix = "" if directory == "." else directory + "/"
+        first = directory.partition("/")[0]
+        plain = bool(prefix) and not (
+            self._hidden.name_places_below(first)
+            or self._protected.name_places_below(first)
+            or self._protected.cover_folded(first, directory)
+        )
+        named = self._named.may_cover if self._named else None
+        count = self._entries
+        for count, entry in enumerate(names, count + 1):  # noqa: B020 - the last is the sum
+            if count % _LOOK_AT_CLOCK == 0 and time.monotonic() > self._deadline:
+                self._entries = count
+                raise self._too_large()
+            name = entry.name
+            # Nearly everything is a file of no interest; the kernel told its type with its name.
+            if (
+                plain
+                and name[0] not in _TELLING
+                and name.isascii()
+                and (named is None or not named(name))
+                and entry.is_file(follow_symlinks=False)
+            ):
+                continue
+            self._see(prefix + name, kind_of(entry))
+        self._entries = count
+
+    def _note_closed(self, directory: str, error: OSError) -> None:
+        # A mount is left out by rule; what was removed or swapped meanwhile is not there.
+        if error.errno not in (errno.EXDEV, errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            self._closed.append(directory)
+
+    def _see(self, path: str, kind: Kind) -> None:
+        """Take note of an entry, and of what is to be looked into."""
+        if not self._leave_out(path, kind) and kind == "directory":
+            self._left.append(path)
+
+    def _leave_out(self, path: str, kind: Kind) -> bool:
         """Take note of an entry; returns whether the walk has no business below it."""
-        self._count()
-        path = entry.path
         above, _, name = path.rpartition("/")
         if name in _PARTS:
             self._parts.setdefault(above or ".", set()).add(name)
-        if entry.kind == "special":
+        if kind == "special":
             self._found["special"].append(path)
         first = path.partition("/")[0]
         if self._hidden.cover(first, path):
-            if entry.kind != "link":  # a link tells only where it leads; that is visible or is not by itself
-                self._found["directories" if entry.kind == "directory" else "files"].append(path)
+            if kind != "link":  # a link tells only where it leads; that is visible or is not by itself
+                self._found["directories" if kind == "directory" else "files"].append(path)
             return True
         if is_git_name(name):
-            self._note_git(entry)
+            self._note_git(path, kind)
             return True
         if self._protected.cover_folded(first, path):
-            (self._links if entry.kind == "link" else self._found["protected"]).append(path)
+            (self._links if kind == "link" else self._found["protected"]).append(path)
             # Below a protected directory nothing can be changed; a hidden file must still be found there.
             return not self._hidden
         return False
 
-    def _note_git(self, entry: Entry) -> None:
-        if entry.kind == "link":
-            self._links.append(entry.path)
-        elif entry.kind != "special":
-            self._git.append(GitDirectory(entry.path, "directory" if entry.kind == "directory" else "gitfile"))
+    def _note_git(self, path: str, kind: Kind) -> None:
+        if kind == "link":
+            self._links.append(path)
+        elif kind != "special":
+            self._git.append(GitDirectory(path, "directory" if kind == "directory" else "gitfile"))
 
-    def _count(self) -> None:
-        self._entries += 1
-        if self._entries % _LOOK_AT_CLOCK == 0 and time.monotonic() > self._deadline:
-            raise Refusal(
-                "SANDBOX_UNAVAILABLE",
-                f"The workspace has more than {self._entries:,} entries, and looking for git directories and protected "
-                f"files took over {limits.SANDBOX_SCAN_SECONDS:g} s. Nothing was started.",
-                next_step="Ask the operator to register a smaller directory, or to move build output elsewhere.",
-            )
+    def _too_large(self) -> Refusal:
+        return Refusal(
+            "SANDBOX_UNAVAILABLE",
+            f"The workspace has more than {self._entries:,} entries, and looking for git directories and protected "
+            f"files took over {limits.SANDBOX_SCAN_SECONDS:g} s. Nothing was started.",
+            next_step="Ask the operator to register a smaller directory, or to move build output elsewhere.",
+        )
 
 
 class _Globs:
@@ -142,6 +199,16 @@ class _Globs:
 
     def __init__(self, globs: Sequence[str]) -> None:
         self._globs = tuple(globs)
+        self.of_names = tuple(glob for glob in globs if "/" not in glob.rstrip("/"))
+        """Those that match a name wherever it is."""
+        self._anywhere = tuple(glob for glob in globs if "/" in glob.rstrip("/") and "**" in glob)
+        self._placed = tuple(
+            (Hidden([start]), glob)
+            for glob in globs
+            if glob not in self.of_names and glob not in self._anywhere
+            for start in ("/" + glob.strip("/").partition("/")[0],)
+        )
+        self._places = Hidden([start.globs[0] for start, _ in self._placed])
         self._below: dict[str, Hidden] = {}
 
     def __bool__(self) -> bool:
@@ -157,18 +224,17 @@ class _Globs:
         chosen = self._chosen(first)
         return bool(chosen) and chosen.covers_folded(path)
 
+    def name_places_below(self, first: str) -> bool:
+        """Return whether anything below `first`, a name at the root, could match for more than its name."""
+        return bool(self._anywhere) or self._places.may_cover(first)
+
     def _chosen(self, first: str) -> Hidden:
         known = self._below.get(first)
         if known is None:
-            known = Hidden([glob for glob in self._globs if _may_match(glob, first)])
+            placed = self._placed if self._places.may_cover(first) else ()
+            known = Hidden(
+                [*self.of_names, *self._anywhere, *(glob for start, glob in placed if start.may_cover(first))]
+            )
             if len(self._below) < limits.SANDBOX_BINDS:
                 self._below[first] = known
         return known
-
-
-def _may_match(glob: str, first: str) -> bool:
-    body = glob.rstrip("/")
-    if "/" not in body or "**" in body:
-        return True
-    pattern = body.removeprefix("/").partition("/")[0]
-    return Hidden(["/" + pattern]).covers_folded(first)
