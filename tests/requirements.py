@@ -35,6 +35,9 @@ STEERING = "tests/acceptance/test_steering.py::"
 WORKS = "tests/gateway/test_works.py::"
 INBOX = "tests/http/test_inbox.py::"
 HOLDS = "tests/acceptance/test_holds.py::"
+OPERATED = "tests/gateway/test_operator.py::"
+COMMANDS_HELD = "tests/gateway/test_held_commands.py::"
+BROWSER = "tests/browser/"
 RECOVERY = "tests/acceptance/test_recovery.py::"
 ENDINGS = "tests/acceptance/test_endings.py::"
 SEVERAL = "tests/acceptance/test_several_daemons.py::"
@@ -94,6 +97,8 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             "tests/http/test_guard.py::test_a_rebound_name_is_misdirected_on_every_route",
             "tests/http/test_guard.py::test_a_page_of_another_origin_is_refused_on_every_route_and_an_own_one_is_not",
             "tests/http/test_guard.py::test_a_form_post_can_do_nothing_even_without_a_token",
+            BROWSER + "test_attacks.py::test_a_page_of_another_origin_can_neither_grant_nor_read_nor_frame",
+            BROWSER + "test_attacks.py::test_a_name_that_was_rebound_to_this_machine_gets_no_page",
         ),
     ),
     Requirement(
@@ -371,6 +376,19 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             "tests/gateway/test_holds.py::test_two_resumes_at_once_run_it_once_and_get_the_same_result",
             "tests/gateway/test_holds.py::test_what_was_shown_binds_and_a_conflict_does_nothing",
             "tests/gateway/test_holds.py::test_a_hold_that_was_not_granted_in_time_expires_and_a_new_one_may_be_had",
+            "tests/gateway/test_holds_machine.py::"
+            "test_holds_are_what_a_plain_model_says_whatever_is_done_in_whatever_order",
+            OPERATED + "test_an_undo_is_held_too_and_undoes_once_it_is_granted",
+            OPERATED + "test_a_grant_for_something_else_than_what_was_shown_is_refused",
+            OPERATED + "test_a_grant_can_be_taken_back_until_it_is_used",
+            COMMANDS_HELD + "test_a_command_is_held_with_all_that_it_is_and_runs_once_in_the_sandbox",
+            COMMANDS_HELD + "test_what_a_granted_command_reads_later_was_granted_with_it_or_is_held",
+            BROWSER + "test_holds.py::test_a_held_patch_arrives_live_is_read_granted_and_applied",
+            BROWSER + "test_holds.py::test_a_denied_patch_is_told_to_the_agent_and_never_runs",
+            BROWSER + "test_holds.py::test_a_new_hold_moves_no_button",
+            "tests/cli/test_approvals.py::test_a_hold_is_listed_shown_granted_and_runs_when_the_agent_resumes",
+            "tests/cli/test_approvals.py::test_decisions_without_a_daemon_are_there_when_it_comes_back",
+            "tests/protocol/test_asking.py::test_a_grant_runs_what_was_shown_and_the_call_answers_with_its_result",
         ),
     ),
     Requirement(
@@ -379,13 +397,32 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         (
             "tests/testing/test_bench.py::test_a_grant_does_not_outlive_the_profile_it_was_given_under",
             "tests/gateway/test_holds.py::test_a_profile_that_became_read_only_refuses_the_resume",
+            OPERATED + "test_a_grant_for_a_time_outlives_the_daemon_but_not_the_profile",
+            OPERATED + "test_a_grant_of_patches_never_opens_a_protected_path",
+            "tests/gateway/test_scopes.py::test_a_program_grant_covers_any_arguments_and_pins_everything_else",
+            "tests/gateway/test_scopes.py::test_any_arguments_are_refused_for_what_could_do_anything",
         ),
     ),
     Requirement(
         "H3",
         "In `operator` mode no path open to the MCP caller through CodeSpace, a command that it runs, or a web page "
         "can grant (limit: a client with its own shell under the same account).",
-        open="approvals `operator` refuses to run until it is done",
+        (
+            OPERATED + "test_a_caller_can_grant_neither_by_a_tool_nor_by_claims_nor_by_asking_again",
+            OPERATED + "test_what_was_held_for_the_operator_is_not_the_callers_under_another_configuration",
+            OPERATED + "test_a_grant_that_a_caller_gave_itself_is_void_once_the_operator_decides",
+            COMMANDS_HELD + "test_a_sandboxed_command_finds_neither_the_database_nor_the_console",
+            "tests/settings/test_load.py::"
+            "test_one_workspace_that_the_operator_decides_for_demands_a_sandbox_everywhere",
+            "tests/settings/test_load.py::test_a_database_in_memory_is_refused_where_the_operator_decides",
+            "tests/http/test_approvals.py::test_nobody_else_lists_or_grants",
+            "tests/protocol/test_asking.py::"
+            "test_where_the_operator_decides_a_client_is_not_asked_and_its_answer_would_count_for_nothing",
+            BROWSER + "test_attacks.py::test_a_page_of_another_origin_can_neither_grant_nor_read_nor_frame",
+            BROWSER + "test_attacks.py::test_a_name_that_was_rebound_to_this_machine_gets_no_page",
+            BROWSER + "test_attacks.py::test_a_link_is_good_once_and_looking_at_it_takes_nothing",
+            BROWSER + "test_attacks.py::test_no_program_without_a_session_or_a_forms_token_gets_anything",
+        ),
     ),
     Requirement(
         "H4",
@@ -395,6 +432,9 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             SECRETS + "test_a_held_body_is_gone_from_the_database_once_it_was_used",
             "tests/gateway/test_holds.py::test_the_body_is_gone_once_the_hold_is_denied_or_consumed",
             "tests/gateway/test_store.py::test_scrubbed_bytes_are_gone_from_every_file",
+            OPERATED + "test_a_hold_that_nobody_asks_for_is_swept_and_its_body_is_gone_from_every_file",
+            OPERATED + "test_a_body_leaves_every_file_though_somebody_reads_the_database",
+            OPERATED + "test_the_command_line_scrubs_what_it_denies_without_a_daemon",
         ),
     ),
     Requirement(
@@ -403,8 +443,9 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         (
             "tests/gateway/test_recovery.py::test_a_granted_command_that_was_being_started_is_ambiguous_and_its_body_is_gone",
             "tests/gateway/test_recovery.py::test_a_granted_patch_that_was_being_applied_gets_the_end_of_its_operation",
+            "tests/gateway/test_holds_machine.py::"
+            "test_holds_are_what_a_plain_model_says_whatever_is_done_in_whatever_order",
         ),
-        open="shown with crash recovery",
     ),
     # Work
     Requirement(
@@ -444,6 +485,8 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         (
             HOSTILE + "test_hostile_text_comes_back_escaped_in_errors",
             "tests/test_display.py::test_no_text_whatsoever_shows_a_character_that_acts",
+            BROWSER + "test_holds.py::test_hostile_text_is_shown_and_acts_on_no_page",
+            "tests/cli/test_approvals.py::test_hostile_names_and_contents_act_on_no_terminal",
             "tests/test_log.py::test_hostile_text_stays_on_its_line_and_never_acts",
         ),
     ),

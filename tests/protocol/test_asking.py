@@ -1,4 +1,4 @@
-"""A client with a way to its user is asked about a hold, with its whole preview; the answer decides, or nothing does."""
+"""A client with a way to its user is asked about a hold, with its whole preview; the answer decides, or nothing."""
 
 from __future__ import annotations
 
