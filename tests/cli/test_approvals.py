@@ -1,4 +1,4 @@
-"""`codespace approvals`, `grants` and `processes`, as an operator types them, beside a daemon or without one."""
+"""`codespace approvals`, `grants` and `processes`, typed by an operator beside a running daemon, or without one."""
 
 from __future__ import annotations
 
