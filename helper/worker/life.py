@@ -22,6 +22,7 @@ log = structlog.get_logger("codespace.worker")
 
 def live(leaf: str, parent: int) -> int:
     """Serve one gateway until it ends the connection; return the exit code."""
+    configure(level="info", form="json")
     code = 1
     try:
         secret = meeting.take_secret()
@@ -37,8 +38,7 @@ async def _serve(listener: Any, leaf: str, parent: int, secret: bytes) -> None:
     line = await meeting.accept(listener, leaf, parent)
     try:
         orders = await meeting.read_orders(line, secret)
-        log_level = orders.pop("log_level", "info")
-        configure(level=log_level, form="json")
+        configure(level=orders.pop("log_level"), form="json")
         await _work(line, secret, orders)
     except BaseExceptionGroup as group:
         _say_goodbye(line, _words(group))

@@ -37,8 +37,10 @@ def listen(leaf: str) -> socket.socket:
     finally:
         os.close(directory)
     listener.listen(1)
-    os.write(1, _LISTENING)
+    told = os.dup(1)
     _replace(1, os.O_WRONLY)
+    os.write(told, _LISTENING)
+    os.close(told)
     return listener
 
 

@@ -1,0 +1,203 @@
+"""A whole daemon whose worker is killed: what was not seen is not claimed, and the next request is served."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog.testing
+import trio
+import trio.testing
+
+from codespace.errors import Refusal
+from codespace.runner import hire
+from codespace.testing import Bench, open_bench, processes
+from codespace.testing.faulty import Faults
+from codespace.testing.site import RUNNER, tree
+
+PATCH = "*** Begin Patch\n*** Update File: a.txt\n@@\n-old\n+new\n*** Add File: b.txt\n+b\n*** End Patch\n"
+OLD, NEW = {"a.txt": b"old\n"}, {"a.txt": b"new\n", "b.txt": b"b\n"}
+FREE = "*** Begin Patch\n*** Add File: free.txt\n+free\n*** End Patch\n"
+
+
+@pytest.fixture(autouse=True)
+def _uds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv(RUNNER, "uds")
+    with structlog.testing.capture_logs():
+        yield
+
+
+def worker(bench: Bench) -> int:
+    pid = bench.daemon.tools._runner.worker  # type: ignore[attr-defined]
+    assert isinstance(pid, int)
+    return pid
+
+
+@asynccontextmanager
+async def bench_with(faults: Faults | None = None, **options: Any) -> AsyncIterator[Bench]:
+    runner = None if faults is None else faults.open_runner
+    async with open_bench(files=OLD, runner=runner, sandbox=False, **options) as bench:
+        yield bench
+
+
+async def refused(bench: Bench, tool: str, **arguments: Any) -> Refusal:
+    with pytest.raises(Refusal) as caught:
+        await bench.call(tool, **arguments)
+    return caught.value
+
+
+async def test_workspace_info_names_the_runner() -> None:
+    async with bench_with() as bench:
+        info = await bench.call("workspace_info", workspace_id="main")
+        assert info["execution"]["isolation"]["runner"] == "uds"
+
+
+async def test_a_killed_worker_takes_its_processes_along_and_they_are_lost() -> None:
+    async with bench_with() as bench:
+        command = ["sh", "-c", "echo before; setsid sleep 1000 & sleep 1000"]
+        begun = await bench.call("exec_command", command=command, wait_seconds=0, operation_key="k")
+        await bench.call("read_process", process_id=begun["process_id"], wait_seconds=5)
+        below = processes.descendants(worker(bench))
+        os.kill(worker(bench), signal.SIGKILL)
+        with trio.fail_after(20):
+            ended = await bench.call("read_process", process_id=begun["process_id"], cursor=7, wait_seconds=20)
+        assert (ended["state"], ended["termination"], ended["eof"]) == ("exited", "lost", True)
+        assert not [pid for pid in below if processes.is_alive(pid)]
+        again = await bench.call("read_process", process_id=begun["process_id"], cursor=0)
+        assert again["chunk"] == "before\n", "what lies on disk can still be read"
+        recorded = await bench.call("operation_status", operation_key="k")
+        assert recorded["status"] == "lost"
+        assert (await bench.call("apply_patch", patch=FREE))["status"] == "applied", "the root is free"
+        assert (await bench.call("process_status", process_id=begun["process_id"]))["termination"] == "lost"
+        stdin = await refused(bench, "write_stdin", process_id=begun["process_id"], data="x")
+        assert stdin.code == "PROCESS_EXITED"
+        assert (await bench.call("exec_command", command=["true"]))["exit_code"] == 0
+
+
+async def test_an_idle_worker_that_was_killed_is_replaced_without_a_word() -> None:
+    async with bench_with() as bench:
+        for _ in range(2):
+            dead = worker(bench)
+            os.kill(dead, signal.SIGKILL)
+            assert (await bench.call("read", path="a.txt"))["content"] == "old\n"
+            assert worker(bench) != dead
+
+
+def killing(faults: Faults, verb: str, bench: list[Bench]) -> None:
+    """Have the worker killed as soon as it has taken `verb`: stopped first, so that it cannot answer."""
+
+    async def stop() -> None:
+        os.kill(worker_of(bench[0]), signal.SIGSTOP)
+
+        async def kill() -> None:
+            await trio.testing.wait_all_tasks_blocked()
+            os.kill(worker_of(bench[0]), signal.SIGKILL)
+
+        trio.lowlevel.spawn_system_task(kill)
+
+    faults.order("before", verb, stop)
+
+
+def worker_of(bench: Bench) -> int:
+    return int(bench.daemon.tools._runner._real.worker)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("verb", "status", "after"),
+    [
+        ("plan", "rejected", OLD),
+        ("stage", "rejected", OLD),
+        ("install", "failed_rolled_back", OLD),
+        ("verify", "applied", NEW),
+        ("finish", "applied", NEW),
+    ],
+)
+async def test_a_patch_whose_worker_is_killed_ends_as_the_disk_says(
+    verb: str, status: str, after: dict[str, bytes]
+) -> None:
+    faults = Faults()
+    async with bench_with(faults) as bench:
+        killing(faults, verb, [bench])
+        try:
+            told = str((await bench.call("apply_patch", patch=PATCH, operation_key="k"))["status"])
+        except Refusal as refusal:
+            told = str((refusal.details or {})["status"])
+        assert faults.met == [("before", verb)]
+        assert told == status
+        assert (await bench.call("operation_status", operation_key="k"))["status"] == status
+        assert tree(bench.root) == after
+        assert (await bench.call("apply_patch", patch=FREE))["status"] == "applied"
+
+
+async def test_a_start_that_was_lost_with_its_worker_is_unknown_to_the_caller_and_never_repeated() -> None:
+    faults = Faults()
+    async with bench_with(faults) as bench:
+        killing(faults, "spawn", [bench])
+        first = await refused(bench, "exec_command", command=["sh", "-c", "echo x >> ran"], operation_key="k")
+        assert first.code == "OUTCOME_UNKNOWN"
+        assert (first.details or {})["dispatch_status"] == "unknown"
+        recorded = await bench.call("operation_status", operation_key="k")
+        assert recorded["status"] == "lost"
+        assert [event["event"] for event in recorded["events"]][-2:] == ["sight_lost", "found_lost"]
+        again = await bench.call("exec_command", command=["sh", "-c", "echo x >> ran"], operation_key="k")
+        assert (again["replayed"], again["dispatch_status"], again["termination"]) == (True, "unknown", "lost")
+        assert not (bench.root / "ran").exists()
+        assert (await bench.call("exec_command", command=["true"]))["exit_code"] == 0
+
+
+async def test_a_worker_that_cannot_be_started_refuses_and_nothing_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with bench_with() as bench:
+        monkeypatch.setattr(hire, "PROGRAM", ("/nonexistent",))
+        os.kill(worker(bench), signal.SIGKILL)
+        read = await refused(bench, "read", path="a.txt")
+        assert (read.code, read.retryable) == ("INTERNAL", True)
+        assert "Nothing was done" in read.message
+        monkeypatch.undo()
+        assert (await bench.call("read", path="a.txt"))["content"] == "old\n"
+
+
+async def test_nothing_of_the_gateways_secrets_is_in_the_worker() -> None:
+    canary = "canary-0123456789-secret"
+    environ = {"CODESPACE_HTTP_TOKEN": canary + "-http", "CODESPACE_OPERATOR_TOKEN": canary + "-operator"}
+    async with bench_with(environ=environ, approvals="confirm", options={"approval_expiry_seconds": 777}) as bench:
+        held = await refused(bench, "exec_command", command=["echo", canary + "-held"])
+        assert held.approval_id is not None
+        await bench.call("read", path="a.txt")
+        pid = worker(bench)
+        if os.geteuid() != 0:  # it is not dumpable: nobody of its own account can look into it, which is as good
+            with pytest.raises(PermissionError):
+                Path(f"/proc/{pid}/environ").read_bytes()
+            return
+        for where, found in inside(pid):
+            # The command that was held went through the worker to be looked at; the hold and its id never do.
+            found = found.replace(canary.encode() + b"-held", b"")
+            for secret in (canary, held.approval_id, "approval_expiry", "CODESPACE_"):
+                assert secret.encode() not in found, (secret, where)
+        names = [os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")]
+        mapped = {line.split(maxsplit=5)[5].strip() for line in maps(pid) if len(line.split(maxsplit=5)) == 6}
+        for path in (*names, *mapped):
+            assert "operations.sqlite" not in path
+            assert "config" not in path.removeprefix(str(bench.site.state))
+            assert "http-token" not in path
+
+
+def maps(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/maps").read_text().splitlines()
+
+
+def inside(pid: int) -> Iterator[tuple[str, bytes]]:
+    """Yield the environment, the command line and all memory of a process that may be written to."""
+    for name in ("environ", "cmdline"):
+        yield name, Path(f"/proc/{pid}/{name}").read_bytes()
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        for line in maps(pid):
+            span, rights = line.split()[:2]
+            if rights.startswith("rw"):
+                start, stop = (int(each, 16) for each in span.split("-"))
+                memory.seek(start)
+                yield line, memory.read(stop - start)
