@@ -69,7 +69,7 @@ def test_whatever_moment_the_daemon_dies_in_the_next_one_says_what_is_true(
 ) -> None:
     scene.build(daemons.root)
     total = daemons.order(key="count", patch=scene.patch, at=0)["count"]
-    chance = random.Random(SEED)
+    chance = random.Random(f"{SEED} {scene.name} {both}")
     wanted = min(MANY if os.environ.get("EVERY_KILL_POINT") else SAMPLE, total)
     ends: dict[str, int] = {}
     for number in sorted(chance.sample(range(1, total + 1), wanted)):

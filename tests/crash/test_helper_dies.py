@@ -75,11 +75,11 @@ class Stage:
         return int(Path(f"{self.ticket}.count").read_text() or 0)
 
 
-def points(total: int) -> list[int]:
-    """Return the kill points to try."""
+def points(total: int, what: str) -> list[int]:
+    """Return the kill points to try; other ones for each `what`."""
     if os.environ.get("EVERY_KILL_POINT"):
         return list(range(1, total + 1))
-    return sorted(random.Random(SEED).sample(range(1, total + 1), min(SAMPLE, total)))
+    return sorted(random.Random(f"{SEED} {what}").sample(range(1, total + 1), min(SAMPLE, total)))
 
 
 @pytest.mark.parametrize("flags", ["flags", "without-flags"])
@@ -96,7 +96,7 @@ async def test_whatever_moment_the_helper_dies_in_the_tree_is_whole_and_the_ledg
         status, _ = await stage.play(scene, 0)
         assert status == "applied"
         total = stage.counted()
-        for number in points(total):
+        for number in points(total, f"{scene.name} {flags}"):
             still_moving()
             status, recorded = await stage.play(scene, number)
             assert status in ("applied", "rejected", "failed_rolled_back"), (number, recorded)
@@ -123,7 +123,7 @@ async def test_whatever_moment_the_helper_dies_in_while_it_undoes_all_or_nothing
         stage = Stage(bench, ticket)
         assert (await stage.take_back(scene, 0))[0] == "applied"
         total = stage.counted()
-        for number in points(total):
+        for number in points(total, f"undo {scene.name}"):
             still_moving()
             status, recorded, (before, after) = await stage.take_back(scene, number)
             assert status in ("applied", "rejected", "failed_rolled_back"), (number, recorded)
