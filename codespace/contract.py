@@ -288,6 +288,9 @@ class Runner(Protocol):
     async def describe(self, workspace: Workspace) -> Mapping[str, Any]:
         """Facts for the execution contract: file_io, patch_helper_confined, command_sandbox, reasons, caveats."""
 
+    async def command_sandbox(self, workspace: Workspace) -> str:
+        """The one fact that decides whether a command may start: `none`, `landlock` or `linux-sandbox`; cheap."""
+
     # files
     async def read(
         self,

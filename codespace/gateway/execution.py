@@ -87,8 +87,7 @@ class Execution:
 
     async def authorize(self, workspace: Workspace, arguments: Mapping[str, Any]) -> dict[str, Any]:
         policy.require_write(workspace)
-        facts = await self._runner.describe(workspace)
-        policy.require_exec(workspace, facts["command_sandbox"])
+        policy.require_exec(workspace, await self._runner.command_sandbox(workspace))
         self._runner.check(arguments["command"], arguments["cwd"], arguments["env"])
         return dict(arguments) | {"timeout_seconds": _timeout(workspace, arguments["timeout_seconds"])}
 

@@ -124,6 +124,16 @@ class InProcess:
             "caveats": [*commands["caveats"], *in_steps],
         }
 
+    async def command_sandbox(self, workspace: Workspace) -> str:
+        """Return what a command would be locked into; `none` also where nothing can be concluded now."""
+        if self._sandbox is None or self._sandbox.known is not None:
+            await trio.lowlevel.checkpoint()
+            return "none" if self._sandbox is None else self._sandbox.rung(workspace)
+        try:
+            return await trio.to_thread.run_sync(self._sandbox.rung, workspace)
+        except Refusal:
+            return "none"
+
     async def _commands(self, workspace: Workspace) -> dict[str, Any]:
         """Return what commands are locked into; where nothing can be concluded now, that none can be started."""
         problem = _NO_SANDBOX

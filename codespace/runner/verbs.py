@@ -18,6 +18,7 @@ Loss = Literal["again", "nothing", "unseen", "gone"]
 ROWS: Final[Mapping[str, Loss]] = {
     # They change nothing, or the same twice as once: asked again of the next worker.
     "describe": "again",
+    "command_sandbox": "again",
     "read": "again",
     "find": "again",
     "search": "again",

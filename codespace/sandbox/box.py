@@ -81,6 +81,8 @@ class Sandbox:
 
         Raises: Refusal SANDBOX_UNAVAILABLE where nothing could be concluded; nothing lower is in force then.
         """
+        if (known := self._known) is not None:  # nobody waits for a probe to be told what is known
+            return known
         with self._lock:
             if self._known is not None:
                 return self._known
@@ -92,6 +94,18 @@ class Sandbox:
                 self._unsure = (time.monotonic() + limits.SANDBOX_UNSURE_SECONDS, str(problem))
                 raise unavailable(str(problem), retry=True) from problem
             return self._known
+
+    @property
+    def known(self) -> Standing | None:
+        """What was concluded, None before; where there is something, `standing`, `choose` and `rung` never block."""
+        return self._known
+
+    def rung(self, workspace: Workspace) -> Rung:
+        """Return what a command of this workspace would be locked into, whatever the workspace demands.
+
+        Raises: Refusal SANDBOX_UNAVAILABLE where nothing could be concluded.
+        """
+        return report.rung(self.standing(), workspace)
 
     def choose(self, workspace: Workspace) -> Rung:
         """Return what a command of this workspace would be locked into now.
@@ -141,9 +155,7 @@ def choose(standing: Standing, workspace: Workspace) -> Rung:
 
     Raises: Refusal SANDBOX_UNAVAILABLE; it names what is missing, and the remedy.
     """
-    rung = standing.rung
-    if rung == "landlock" and (not workspace.allow_degraded or workspace.sandbox == "required"):
-        rung = "none"
+    rung = report.rung(standing, workspace)
     missing = "; ".join(standing.causes)
     if workspace.network == "enabled" and rung != "linux-sandbox":
         raise unavailable(f"network `enabled` needs it ({missing})")

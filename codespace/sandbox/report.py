@@ -9,7 +9,7 @@ from typing import Any, Final
 from codespace.contract import Workspace
 from codespace.sandbox import plan
 from codespace.sandbox.plan import HOME
-from codespace.sandbox.probe import Standing
+from codespace.sandbox.probe import Rung, Standing
 
 UNSANDBOXED: Final = (
     "Commands run with all rights of the operator's account: they can read and write outside the root and use the "
@@ -24,21 +24,26 @@ _COMMIT: Final = (
 )
 
 
+def rung(standing: Standing, workspace: Workspace) -> Rung:
+    """Return the rung for commands of a workspace: a lesser one only where its operator allows it."""
+    if standing.rung == "landlock" and (not workspace.allow_degraded or workspace.sandbox == "required"):
+        return "none"
+    return standing.rung
+
+
 def facts(standing: Standing, workspace: Workspace) -> dict[str, Any]:
     """Return the facts of `Runner.describe` that concern commands: command_sandbox, network_enforcement,
     exec_available, sandbox {filesystem, git, syscalls, limits, process_tree, runs_as_root, degraded}, reasons, caveats.
     """
-    rung = standing.rung
-    if rung == "landlock" and (not workspace.allow_degraded or workspace.sandbox == "required"):
-        rung = "none"
-    whole = rung == "linux-sandbox"
+    chosen = rung(standing, workspace)
+    whole = chosen == "linux-sandbox"
     demanded = workspace.network == "enabled" or workspace.sandbox == "required"
     return {
-        "command_sandbox": rung,
+        "command_sandbox": chosen,
         "network_enforcement": "enforced" if whole else "none",
         "exec_available": whole or not demanded,
-        "sandbox": _whole(standing, workspace) if whole else _less(rung),
-        "reasons": [] if whole else [f"command_sandbox is `{rung}`: {cause}" for cause in standing.causes],
+        "sandbox": _whole(standing, workspace) if whole else _less(chosen),
+        "reasons": [] if whole else [f"command_sandbox is `{chosen}`: {cause}" for cause in standing.causes],
         "caveats": _caveats(workspace) if whole else [UNSANDBOXED],
     }
 
@@ -61,8 +66,8 @@ def _whole(standing: Standing, workspace: Workspace) -> dict[str, Any]:
     }
 
 
-def _less(rung: str) -> dict[str, Any]:
-    locked = rung == "landlock"
+def _less(lesser: str) -> dict[str, Any]:
+    locked = lesser == "landlock"
     return {
         "filesystem": {"enforcement": "landlock" if locked else "none", "writable": [], "hidden": []},
         "git": "none",

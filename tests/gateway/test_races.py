@@ -264,7 +264,7 @@ async def test_a_granted_command_is_compared_with_its_hold_once_nobody_else_can_
 async def test_a_request_that_the_stop_overtakes_before_it_entered_does_nothing() -> None:
     faults, gate = Faults(), Gatekeeper()
     async with open_bench(files=FILES, runner=faults.open_runner) as bench:
-        faults.order("before", "describe", gate)
+        faults.order("before", "command_sandbox", gate)
 
         async def send() -> tuple[str, dict[str, Any]]:
             return await answer(bench, "exec_command", command=["touch", "x"], operation_key="k")
