@@ -81,9 +81,13 @@ class Console:
         return dict(answer["structuredContent"])
 
     def held(self, tool: str, **arguments: Any) -> str:
+        """Send a request in the workspace that is held; return the id of its hold."""
+        return self.call_held(tool, workspace_id="main", **arguments)
+
+    def call_held(self, tool: str, **arguments: Any) -> str:
         """Send a request that is held; return the id of its hold."""
         with pytest.raises(Refusal) as caught:
-            self.call(tool, workspace_id="main", **arguments)
+            self.call(tool, **arguments)
         assert caught.value.code == "APPROVAL_REQUIRED", caught.value
         assert caught.value.approval_id is not None
         return caught.value.approval_id

@@ -87,7 +87,13 @@ async def test_what_a_granted_command_reads_later_was_granted_with_it_or_is_held
         assert "two" not in output["chunk"]
         await granted(bench, hold)
         assert (await bench.call("write_stdin", **words))["bytes_written"] == 4
-        await held(bench, "write_stdin", **words)  # the same again is another write
+        again = await held(bench, "write_stdin", **words)  # the same again is another write
+        await granted(bench, again)
+        for _ in range(2):
+            resumed = await bench.call("operation_resume", approval_id=again)
+            assert resumed["write_stdin"]["bytes_written"] == 4
+        output = await bench.call("read_process", process_id=terminal["process_id"], cursor=0, wait_seconds=1)
+        assert output["chunk"].count("two") <= 4  # two writes, each echoed by the terminal and told by cat
         await bench.call("terminate_process", process_id=terminal["process_id"])
 
 
