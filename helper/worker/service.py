@@ -75,9 +75,14 @@ class Service:
         if type(at) not in (int, float):
             raise BadFrame("a request has no time")
         verb = _verb(VERBS, message["verb"])
-        by_place, by_name = verb.decode_arguments(message["arguments"])
         self._latest = number
         self._clock.set(at)
+        try:
+            by_place, by_name = verb.decode_arguments(message["arguments"])
+        except BadFrame as wrong:  # a fault of one caller in the gateway, which must not cost all the others
+            problem = f"The runner was asked for `{verb.name}` in a wrong way: {wrong}. Nothing was done."
+            self._answer(number, {"refusal": Refusal("INTERNAL", problem).body()})
+            return
         self._scopes[number] = trio.CancelScope()
         nursery.start_soon(self._perform, nursery, number, verb, by_place, by_name)
 

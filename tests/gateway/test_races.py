@@ -89,7 +89,7 @@ async def run_command(bench: Bench, caller: Caller, **arguments: Any) -> dict[st
         "work_id": None,
     }
     taken = bench.daemon.tools.exec_command.__code__.co_varnames
-    extra = {name: value for name, value in {"tty": False, "rows": None, "cols": None}.items() if name in taken}
+    extra = {name: value for name, value in {"tty": False, "rows": 24, "cols": 80}.items() if name in taken}
     return await bench.daemon.tools.exec_command(caller, **(filled | extra | arguments))
 
 

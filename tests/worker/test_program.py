@@ -214,8 +214,6 @@ WRONG = {
     "a number that is none": {"id": "1", "verb": "leftovers", "at": 1, "arguments": {"state_dir": None}},
     "a number that does not rise": {"id": 0, "verb": "leftovers", "at": 1, "arguments": {"state_dir": None}},
     "no time": {"id": 1, "verb": "leftovers", "at": None, "arguments": {"state_dir": None}},
-    "wrong arguments": {"id": 1, "verb": "leftovers", "at": 1, "arguments": {"state_dir": 5}},
-    "missing arguments": {"id": 1, "verb": "leftovers", "at": 1, "arguments": {}},
     "one field more": {"id": 1, "verb": "leftovers", "at": 1, "arguments": {"state_dir": None}, "x": 1},
     "a cancel before its request": {"cancel": 5},
     "a cancel of nothing": {"cancel": None},
@@ -247,6 +245,20 @@ async def test_a_request_that_is_not_as_it_must_be_ends_the_connection(which: st
     with pytest.raises(ExceptionGroup) as caught:
         await served(pack(WRONG[which]))
     assert caught.group_contains(BadFrame)
+
+
+@pytest.mark.parametrize("arguments", [{"state_dir": 5}, {}, [], {"state_dir": None, "more": 1}], ids=repr)
+async def test_wrong_arguments_cost_their_own_request_and_no_other(arguments: Any) -> None:
+    ours, theirs = socket.socketpair()
+    ours.sendall(pack({"id": 1, "verb": "leftovers", "at": 1, "arguments": arguments}))
+    ours.shutdown(socket.SHUT_WR)
+    hearing, line = Line(ours), Line(theirs)
+    await Service(line, cast(Runner, NoRunner()), Clock()).run()
+    answer = await hearing.receive() or {}
+    assert (answer["id"], answer["refusal"]["code"]) == (1, "INTERNAL")
+    assert "Nothing was done" in answer["refusal"]["message"]
+    hearing.close()
+    line.close()
 
 
 async def test_a_request_that_is_not_as_it_must_be_ends_the_worker_with_a_goodbye(tmp_path: Path) -> None:
