@@ -233,6 +233,10 @@ class ProcessState:
     notes: tuple[str, ...] = ()
     resources: Mapping[str, float] | None = None
     """`cpu_seconds` and `max_memory_bytes` of the whole tree, once known."""
+    network_decisions: tuple[Mapping[str, Any], ...] | None = None
+    """What the network's door decided: {host, port, allowed, code, reason, rule, times}; None where there is no door."""
+    planted: tuple[str, ...] | None = None
+    """What the run made below the root that programs of the host run by themselves, once known; None where nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -277,6 +277,8 @@ SANDBOX_PLAN_SECONDS: Final = 60.0
 # A plan is run at once or never: what it was made from changes.
 SANDBOX_SHOWN: Final = 10
 # Names of planted files in a note; a person needs the first ones.
+HINT_BYTES: Final = 16_384
+# The end of a command's output that is looked through for well-known words of failure.
 SANDBOX_UNSURE_SECONDS: Final = 5.0
 # How long a probe that concluded nothing stands before it is tried again.
 SANDBOX_CLOSING_SECONDS: Final = 0.5
@@ -321,6 +323,8 @@ WORKER_LOG_BYTES: Final = 65_536
 # --- approvals ---
 APPROVAL_EXPIRY_SECONDS: Final = 900.0
 # From the contract.
+HOLD_DIFF_BYTES: Final = 1_048_576
+# Most of a diff that is held for the operator: some 20,000 lines, which nobody decides on in one go.
 HOLD_SWEEP_SECONDS: Final = 5.0
 # Between two looks for holds and grants whose time is over: how much longer a body may lie there.
 GRANT_SECONDS_MAXIMUM: Final = 7 * 86_400.0
@@ -419,6 +423,8 @@ PROXY_END_SECONDS: Final = 2.0
 # For a door to say its last counts at the end of a run, and for the keeper to end at the end of the daemon.
 PROXY_MEMORY_BYTES: Final = 1_073_741_824
 # Most data of one door: a thousand connections with full buffers are about 200 MB.
+PROXY_NOTES: Final = 5
+# Network decisions that a result explains in words; all that are kept stand in its list.
 PROXY_DECISIONS: Final = 200
 # Different decisions of one run that are kept for its result; the rest is counted.
 LISTENER_SECONDS: Final = 2.0

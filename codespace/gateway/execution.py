@@ -246,14 +246,16 @@ class Execution:
                 await self._put_down(run, 0)
             raise
         try:
-            await motion.move("started", changes={"spool": run.spawned.spool})
+            in_force = {"sandbox": run.spawned.sandbox, "network": run.spawned.network}
+            await motion.move("started", changes={"spool": run.spawned.spool}, details=in_force)
         except (Refusal, Stale) as problem:  # it runs all the same, and is followed to its end
             log.warning("a start could not be recorded yet", operation_id=run.operation_id, problem=str(problem))
             run.notes = (_UNRECORDED,)
         run.started.succeed({})
-        record = _exit_record(await self._wait_exit(run))
+        state = await self._wait_exit(run)
+        record = _exit_record(state)
         ways = _LOST if record.get("termination") == "lost" else _EXITED
-        return Ending(motion, ways, changes={"outcome": record}, details=record)
+        return Ending(motion, ways, changes={"outcome": record}, details=record | _what_it_did(state))
 
     async def _refused(
         self,
@@ -368,6 +370,16 @@ def _exit_record(state: ProcessState) -> dict[str, Any]:
         "resources": state.resources,
     }
     return {name: value for name, value in record.items() if value is not None}
+
+
+def _what_it_did(state: ProcessState) -> dict[str, Any]:
+    """Return what the audit keeps of a sandboxed run beside its end: where it went, and what it left to run later."""
+    told: dict[str, Any] = {}
+    if state.network_decisions is not None:
+        told["network_decisions"] = [dict(each) for each in state.network_decisions]
+    if state.planted is not None:
+        told["planted"] = list(state.planted)
+    return told
 
 
 def _cut_off(operation_id: str) -> Refusal:

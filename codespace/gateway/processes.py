@@ -47,13 +47,15 @@ class Processes:
         chunk = await self._runner.output(
             run.process_id, cursor=0, stream="combined", limit_bytes=limits.OUTPUT_CHUNK_BYTES, encoding="text"
         )
+        view = chunk_view(chunk, "combined")
+        decisions = view.pop("network_decisions", [])
         return {
-            **chunk_view(chunk, "combined"),
+            **view,
             "operation_id": run.operation_id,
             "dispatch_status": "confirmed",
             "replayed": replayed,
             "sandbox": run.spawned.sandbox,
-            "network": {"policy": run.workspace.network, "enforcement": run.spawned.network, "decisions": []},
+            "network": {"policy": run.workspace.network, "enforcement": run.spawned.network, "decisions": decisions},
             "notes": [*run.spawned.notes, *run.notes, *chunk.state.notes],
         }
 

@@ -197,7 +197,9 @@ def _exec(result: Result) -> str:
             _force("network", result),
         ),
     ]
-    lines += [f"network decision: {_json(decision)}" for decision in result.get("network_decisions", ())]
+    network = result.get("network")
+    decisions = network.get("decisions", ()) if isinstance(network, Mapping) else ()
+    lines += [f"network decision: {_json(decision)}" for decision in decisions]
     return "\n".join([*lines, *_tail(result)])
 
 

@@ -76,6 +76,8 @@ _STATE: Final[dict[str, Shape]] = {
     "ended_at": TIME,
     "notes": TEXTS,
     "resources": fields("", cpu_seconds={"type": "number", "minimum": 0}, max_memory_bytes=COUNT),
+    "network_decisions": each(ANYTHING),
+    "planted": TEXTS,
 }
 _OUTPUT: Final = _STATE | {
     "chunk": TEXT,
@@ -149,7 +151,6 @@ EXEC: Final = answer(
     replayed=FLAG,
     sandbox={"type": ["string", "object"]},
     network={"type": ["string", "object"]},
-    network_decisions=each(ANYTHING),
 )
 OUTPUT: Final = answer("process_id chunk cursor eof state", **_OUTPUT)
 STATE: Final = answer("process_id state", **_STATE)

@@ -7,6 +7,7 @@ the sandbox. Until `open` has returned, no command exists.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from codespace.errors import Refusal
 from codespace.runner import environment, quota
 from codespace.runner.protected import protected_paths
 from codespace.sandbox.box import HOME, Prepared, Sandbox, unavailable
+from codespace.sandbox.proxyenv import proxy_environment
 from codespace.sandbox.spawn import Launch, NotStarted
 
 LAYERS: Final = 2
@@ -46,7 +48,7 @@ class Boxed:
             workspace,
             command=request.argv,
             cwd=request.cwd,
-            env=environment.build(workspace.env, request.env, HOME, terminal=request.tty),
+            env=_env(workspace, request),
             protected=protected_paths(workspace),
             tty=request.tty,
         )
@@ -117,18 +119,21 @@ class Boxed:
         """Return how the command ended, negative for a signal, where bubblewrap ended with `told`."""
         return self._launch.exit_code(told)
 
-    def planted(self) -> list[str]:
-        """Look at the root after the run and return what to say of what it planted. Blocks: for a thread."""
+    def planted(self) -> tuple[tuple[str, ...], list[str]]:
+        """Look at the root after the run; return what it planted, and what to say of it. Blocks: for a thread."""
         try:
             found = self._prepared.planted()
         except Refusal as refusal:
-            return [f"Whether the run left git directories or protected files is not known: {refusal.message}"]
+            return (), [f"Whether the run left git directories or protected files is not known: {refusal.message}"]
         if not found:
-            return []
-        shown = ", ".join(display(one.path, limit=200) for one in found[: limits.SANDBOX_SHOWN])
+            return (), []
+        named = tuple(display(one.path, limit=200) for one in found[: limits.SANDBOX_SHOWN])
         more = f" and {len(found) - limits.SANDBOX_SHOWN} more" if len(found) > limits.SANDBOX_SHOWN else ""
         loud = " Some lie where a program of the host's runs them next." if any(one.loud for one in found) else ""
-        return [f"This run made what git, editors or agents run by themselves on the host: {shown}{more}.{loud}"]
+        said = (
+            f"This run made what git, editors or agents run by themselves on the host: {', '.join(named)}{more}.{loud}"
+        )
+        return named, [said]
 
     def close(self) -> None:
         """Let go of all descriptors; a gate that is not open stays shut. The cgroup stays with `held`."""
@@ -136,14 +141,9 @@ class Boxed:
 
     def _not_inside(self) -> Refusal:
         name = self._prepared.plan.command[0]
-        outside = (
-            os.path.exists(name)
-            if "/" in name
-            else any(
-                os.path.exists(os.path.join(folder, name))
-                for folder in self._prepared.plan.env.get("PATH", "").split(":")
-            )
-        )
+        # Only of programs: whether any other file is there is nobody's business inside.
+        path = f"{self._prepared.plan.env.get('PATH', '')}:{os.environ.get('PATH', '')}"
+        outside = (os.path.isabs(name) or "/" not in name) and shutil.which(name, path=path) is not None
         why = "it is on this machine but not visible in the sandbox" if outside else "there is no such program inside"
         return Refusal(
             "PROCESS_SPAWN_FAILED",
@@ -151,6 +151,12 @@ class Boxed:
             next_step="Use a program of /usr or of the workspace, or ask the operator to add its directory to "
             "`readable_paths` and, for a bare name, to PATH in `env`.",
         )
+
+
+def _env(workspace: Workspace, request: SpawnRequest) -> dict[str, str]:
+    """Return the command's environment; the way out is laid over all, for there is no other."""
+    env = environment.build(workspace.env, request.env, HOME, terminal=request.tty)
+    return env | proxy_environment() if workspace.network == "enabled" else env
 
 
 def complaint(descriptor: int | None) -> str:

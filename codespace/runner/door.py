@@ -69,6 +69,10 @@ class Door:
             await self.watch(take)
         self._stream.socket.close()
 
+    def drop(self) -> None:
+        """Let go at once: the door closes by itself. Never blocks; what was decided last is not known then."""
+        self._stream.socket.close()
+
     async def open(self, rest: bytes) -> None:
         """Send the rest of the order and wait until it is carried out.
 

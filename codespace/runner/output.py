@@ -104,6 +104,11 @@ class Output:
         """Bytes since the start, by stream."""
         return {stream: ring.total for stream, ring in self._rings.items()}
 
+    def tail(self, limit_bytes: int) -> bytes:
+        """Return the end of what came, as far as it is in memory."""
+        ring = self._rings["combined"]
+        return ring.slice(max(ring.retained_from, ring.total - limit_bytes), ring.total)
+
     def append(self, stream: Stream, block: bytes) -> None:
         """Add what arrived on `stdout` or `stderr`."""
         if self._backlog is not None and self.spool is not None:

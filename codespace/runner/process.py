@@ -19,7 +19,7 @@ import trio
 from codespace import limits
 from codespace.contract import ProcessState, SpawnRequest, Stream, Termination
 from codespace.errors import Refusal
-from codespace.runner import quota
+from codespace.runner import hints, quota
 from codespace.runner.boxed import Boxed
 from codespace.runner.monitor import Monitor
 from codespace.runner.output import Output
@@ -28,6 +28,7 @@ from codespace.runner.spool import Spool
 from codespace.runner.spooling import keep
 from codespace.runner.stdin import Stdin
 from codespace.runner.terminal import Terminal
+from codespace.runner.wayout import WayOut
 from codespace.sandbox.limits import Cage, Overruns
 
 STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")
@@ -48,6 +49,7 @@ class Process:
         spool: Spool | None,
         sandbox: str = "none",
         boxed: Boxed | None = None,
+        way_out: WayOut | None = None,
     ) -> None:
         self.sandbox = sandbox
         """What it is locked into: `linux-sandbox`, `landlock` or `none`."""
@@ -66,7 +68,9 @@ class Process:
         self._wall_clock = wall_clock
         self._held = held
         self._boxed = boxed
-        self._planted: list[str] = []
+        self._way_out = way_out
+        self._planted: tuple[str, ...] = ()
+        self._notes_of_planted: list[str] = []
         self._overruns = Overruns()
         self._ended_at: float | None = None
         self._code: int | None = None
@@ -97,6 +101,8 @@ class Process:
                         keeping.start_soon(keep, self.output, self.output.spool)
                     await self._live()
                     self._read_rest()
+                    if self._way_out is not None:
+                        await self._way_out.close()
                     await self._look_at_limits()
                     await self._look_for_planted()
                     # From here the spool ends by itself, in bounded time: nothing more will come.
@@ -111,7 +117,9 @@ class Process:
     async def _look_for_planted(self) -> None:
         """Learn what a sandboxed run left that runs by itself on the host; bounded by limits.SANDBOX_SCAN_SECONDS."""
         if self._boxed is not None:
-            self._planted = await trio.to_thread.run_sync(self._boxed.planted, abandon_on_cancel=True)
+            self._planted, self._notes_of_planted = await trio.to_thread.run_sync(
+                self._boxed.planted, abandon_on_cancel=True
+            )
 
     async def _live(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -122,6 +130,8 @@ class Process:
                     self.output.close(stream)
             if self.stdin is not None:
                 nursery.start_soon(self.stdin.feed)
+            if self._way_out is not None:
+                nursery.start_soon(self._way_out.watch)
             await self._follow()
             with trio.move_on_after(limits.DRAIN_SECONDS):
                 await self.output.wait_closed()
@@ -156,6 +166,8 @@ class Process:
             ended_at=self._ended_at,
             notes=self._notes(),
             resources=self._resources(),
+            network_decisions=None if self._way_out is None else self._way_out.rows(),
+            planted=self._planted or None,
         )
 
     def _termination(self) -> Termination:
@@ -168,18 +180,27 @@ class Process:
         return self._reason or "exited"
 
     def _notes(self) -> tuple[str, ...]:
-        notes = [] if self._boxed is None else list(self._boxed.notes)
+        notes = [] if self._boxed is None else [*self._boxed.notes, *self._hints()]
+        if self._way_out is not None:
+            notes += self._way_out.notes()
         if self.ended.is_set() and self._stuck:
             notes.append(STUCK_NOTE)
         elif self.ended.is_set() and self._code is None:
             notes.append(LOST_NOTE)
         if self.ended.is_set():
-            notes += self._planted
+            notes += self._notes_of_planted
             notes += quota.notes(self._held, self._code, self._overruns)
         spool = self.output.spool
         if spool is not None and spool.failure is not None:
             notes.append(f"Not all of its output could be kept on disk: {spool.failure}. The last of it is in memory.")
         return tuple(notes)
+
+    def _hints(self) -> list[str]:
+        """Return why it may be failing; nothing where it ended well."""
+        if self._code == 0:
+            return []
+        workspace = self._held.workspace
+        return hints.look(self.output.tail(limits.HINT_BYTES), network=workspace.network, git=workspace.git)
 
     def _resources(self) -> dict[str, float] | None:
         if not self.usage:
@@ -249,6 +270,8 @@ class Process:
         self._monitor.close()
         if self._boxed is not None:
             self._boxed.close()
+        if self._way_out is not None:
+            self._way_out.drop()
         if self.stdin is not None:
             self.stdin.close()
         self._read_rest()

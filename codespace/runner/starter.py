@@ -19,8 +19,10 @@ from codespace.runner.keeper import Keeper
 from codespace.runner.monitor import Monitor
 from codespace.runner.pipes import Pipes
 from codespace.runner.process import Process
+from codespace.runner.proxy import Proxy
 from codespace.runner.spools import Spools
 from codespace.runner.terminal import Terminal
+from codespace.runner.wayout import WayOut
 from codespace.sandbox import degraded
 from codespace.sandbox.box import Sandbox, unavailable
 from codespace.sandbox.limits import Mechanisms
@@ -48,6 +50,7 @@ class Starter:
         wall_clock: Callable[[], float],
         umask: int | None,
         sandbox: Sandbox | None = None,
+        proxy: Proxy | None = None,
     ) -> None:
         self._homes = homes
         self._spools = spools
@@ -57,6 +60,7 @@ class Starter:
         self._umask = _own_umask() if umask is None else umask
         self._sandbox = sandbox
         """None: every command runs without one."""
+        self._proxy = proxy
         self._looking_up = trio.CapacityLimiter(limits.SPAWN_THREADS)
 
     async def start(self, workspace: Workspace, request: SpawnRequest, cwd_fd: int) -> Process:
@@ -70,7 +74,7 @@ class Starter:
         if self._sandbox is not None:
             # The probe is bounded by itself: limits.SANDBOX_START_SECONDS for each bubblewrap that is tried.
             rung = await trio.to_thread.run_sync(self._sandbox.choose, workspace, limiter=self._looking_up)
-            if workspace.network == "enabled":
+            if workspace.network == "enabled" and self._proxy is None:
                 raise unavailable("network `enabled` needs a door out of it, and none is opened here")
             if rung == "linux-sandbox":
                 try:
@@ -110,16 +114,22 @@ class Starter:
 
     async def _start_boxed(self, sandbox: Sandbox, workspace: Workspace, request: SpawnRequest, cwd_fd: int) -> Process:
         boxed = await trio.to_thread.run_sync(Boxed.prepare, sandbox, workspace, request, limiter=self._looking_up)
+        way_out = None
+        if workspace.network == "enabled" and self._proxy is not None:
+            way_out = WayOut(self._proxy, workspace.allowed_domains, request.process_id)
         try:
             pipes = _open(request)
             try:
                 descriptors = (*pipes.theirs, cwd_fd, *boxed.descriptors())
                 monitor, pid = await self._order(request, boxed.order(self._umask), descriptors)
                 try:
-                    await boxed.open(pid, pipes.outputs.get("stderr", pipes.outputs.get("stdout")))
+                    stderr = pipes.outputs.get("stderr", pipes.outputs.get("stdout"))
+                    await boxed.open(pid, stderr, None if way_out is None else way_out.open)
                     pipes.let_go()
                 except BaseException:
                     monitor.close()
+                    if way_out is not None:
+                        way_out.drop()
                     raise
             except BaseException:
                 pipes.close()
@@ -131,7 +141,7 @@ class Starter:
                 await trio.to_thread.run_sync(boxed.held.cage.close, abandon_on_cancel=True)
             raise
         spool = self._spools.open(request.process_id)
-        return Process(request, monitor, pipes, self._wall_clock, boxed.held, spool, "linux-sandbox", boxed)
+        return Process(request, monitor, pipes, self._wall_clock, boxed.held, spool, "linux-sandbox", boxed, way_out)
 
     async def _ask(
         self,

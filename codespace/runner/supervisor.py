@@ -22,6 +22,7 @@ from codespace.runner import environment, quota
 from codespace.runner.homes import Homes
 from codespace.runner.keeper import Keeper
 from codespace.runner.process import Process, exited_refusal
+from codespace.runner.proxy import Proxy
 from codespace.runner.spools import Spools
 from codespace.runner.starter import Starter
 from codespace.runner.stdin import StdinClosed, check_size
@@ -67,6 +68,7 @@ class Supervisor:
         self._starting: set[str] = set()
         self._stopping = False
         self._keeper = Keeper()
+        self._proxy = Proxy()
         self._opened = self._open()
         self._removing = trio.CapacityLimiter(limits.REMOVAL_THREADS)
 
@@ -83,7 +85,14 @@ class Supervisor:
         self._homes, self._spools = await trio.to_thread.run_sync(self._open_folders)
         self._mechanisms = await trio.to_thread.run_sync(quota.look)
         self._starter = Starter(
-            self._homes, self._spools, self._mechanisms, self._keeper, self._wall_clock, self._umask, self._sandbox
+            self._homes,
+            self._spools,
+            self._mechanisms,
+            self._keeper,
+            self._wall_clock,
+            self._umask,
+            self._sandbox,
+            self._proxy,
         )
         try:
             async with trio.open_nursery() as self._nursery:
@@ -101,10 +110,11 @@ class Supervisor:
                         process.abandon()
                     self._nursery.cancel_scope.cancel()  # tasks that own a tree are shielded and end by themselves
         finally:
-            # Shields the end of the keeper and the removal of homes; both are bounded, and what is left
+            # Shields the end of keeper and proxy and the removal of homes; both are bounded, and what is left
             # of homes is swept at the next start.
-            seconds = limits.KEEPER_END_SECONDS + limits.HOME_SECONDS
+            seconds = limits.KEEPER_END_SECONDS + 2 * limits.PROXY_END_SECONDS + limits.HOME_SECONDS
             with trio.CancelScope(shield=True, deadline=trio.current_time() + seconds):
+                await self._proxy.aclose()
                 await self._keeper.aclose()
                 await trio.to_thread.run_sync(self._close_folders, abandon_on_cancel=True)
 

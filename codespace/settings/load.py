@@ -59,8 +59,6 @@ def notices(settings: Settings) -> Iterator[str]:
         where = f"workspaces.{workspace.id}"
         if workspace.network == "enabled" and not workspace.allowed_domains:
             yield f"{where}: network is `enabled` and allowed_domains names no host: nothing can be reached."
-        if workspace.network == "restricted" and workspace.allowed_domains:
-            yield f"{where}: allowed_domains has no effect while network is `restricted`."
         if workspace.allow_degraded and workspace.sandbox == "required":
             yield f"{where}: allow_degraded has no effect: sandbox `required` accepts nothing less."
 

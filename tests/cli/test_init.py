@@ -29,7 +29,8 @@ def test_a_new_configuration_is_private_read_only_and_loads(desk: Desk) -> None:
     assert (workspace.root, workspace.profile, workspace.approvals) == (str(desk.project), "read-only", "off")
     assert f"Wrote {desk.config}" in said.out
     assert "codespace client-config" in said.out
-    assert "without a sandbox" in said.out
+    assert workspace.sandbox == "required"
+    assert "Commands run in a sandbox, which holds here" in said.out
     assert list(desk.project.iterdir()) == []
 
 

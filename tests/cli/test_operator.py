@@ -40,7 +40,9 @@ def test_doctor_on_a_fresh_machine_finds_no_failure_and_names_every_limit(desk: 
     said = desk.codespace("doctor")
     assert (said.code, lines(said, "fail")) == (0, [])
     assert [line for line in lines(said, "limit") if "No workspace is registered" in line]
-    assert [line for line in lines(said, "limit") if "sandbox" in line and "none in this version" in line]
+    assert [line for line in lines(said, "pass") if "linux-sandbox" in line and "attacked from inside" in line]
+    for area in ("writes", "git", "system", "outside", "mounts", "privileges", "network", "processes"):
+        assert [line for line in lines(said, "pass") if line.split()[1:2] == [area]]
     assert [line for line in lines(said, "pass") if "ripgrep" in line]
     assert [line for line in lines(said, "pass") if "rename flags" in line]
 
@@ -58,10 +60,10 @@ def test_doctor_says_how_to_get_what_is_missing(desk: Desk) -> None:
     assert f"fix: chmod 700 {state}" in said.out
 
 
-def test_a_workspace_without_a_sandbox_is_told_for_each(desk: Desk) -> None:
+def test_what_commands_are_locked_into_is_told_for_each_workspace(desk: Desk) -> None:
     desk.codespace("init", desk.project, "--profile", "workspace-write")
     said = desk.codespace("doctor")
-    assert [line for line in lines(said, "limit") if "workspaces.project: commands run without a sandbox" in line]
+    assert [line for line in lines(said, "pass") if "commands in project" in line and "linux-sandbox" in line]
     assert [line for line in lines(said, "pass") if f"{desk.project}, workspace-write" in line]
 
 

@@ -1,0 +1,91 @@
+"""What a result says of a command that failed by its sandbox, so that an agent learns why."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from codespace.errors import Refusal
+from codespace.runner import hints
+from codespace.testing import Bench, open_bench
+
+SECONDS = 60.0
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    with trio.fail_after(SECONDS):
+        async with open_bench() as bench:
+            await trio.run_process(["git", "init", "-q", str(bench.root)])
+            (bench.root / "file").write_text("text\n")
+            yield bench
+
+
+async def run(bench: Bench, *command: str) -> dict[str, Any]:
+    return await bench.call("exec_command", command=list(command), wait_seconds=30)
+
+
+async def test_git_that_cannot_write_is_explained(bench: Bench) -> None:
+    ran = await run(bench, "git", "-c", "safe.directory=*", "add", "file")
+    assert ran["exit_code"] != 0
+    assert hints.GIT in ran["notes"], ran
+
+
+async def test_git_that_only_looks_needs_no_note(bench: Bench) -> None:
+    ran = await run(bench, "git", "-c", "safe.directory=*", "status", "--short")
+    assert (ran["exit_code"], ran["chunk"], ran["notes"]) == (0, "?? file\n", [])
+
+
+async def test_a_command_that_wanted_the_network_is_told_that_there_is_none(bench: Bench) -> None:
+    wanting = 'use IO::Socket::INET; IO::Socket::INET->new("1.1.1.1:80") or die "$!\\n"'
+    ran = await run(bench, "perl", "-e", wanting)
+    assert ran["exit_code"] != 0
+    assert hints.RESTRICTED in ran["notes"], ran
+
+
+async def test_a_command_that_hangs_for_the_network_is_told_while_it_runs(bench: Bench) -> None:
+    hanging = "echo 'retrying: Temporary failure in name resolution' >&2; exec sleep 1000"
+    ran = await bench.call("exec_command", command=["sh", "-c", hanging], wait_seconds=0)
+    while not ran["output_total"]:
+        ran = await bench.call("read_process", process_id=ran["process_id"], wait_seconds=20)
+    assert hints.RESTRICTED in ran["notes"]
+    await bench.call("terminate_process", process_id=ran["process_id"], grace_seconds=0)
+
+
+async def test_a_write_outside_is_explained(bench: Bench) -> None:
+    ran = await run(bench, "touch", "/usr/made")
+    assert hints.READ_ONLY in ran["notes"], ran
+
+
+async def test_a_program_that_the_sandbox_does_not_show_is_named_with_the_setting(bench: Bench, tmp_path: Path) -> None:
+    tool = tmp_path / "tool"
+    tool.write_text("#!/bin/sh\necho ran\n")
+    tool.chmod(0o755)
+    with pytest.raises(Refusal) as caught:
+        await run(bench, str(tool))
+    assert caught.value.code == "PROCESS_SPAWN_FAILED"
+    assert "not visible in the sandbox" in caught.value.message
+    assert "readable_paths" in caught.value.next_step
+
+
+async def test_whether_a_file_that_is_no_program_exists_is_not_told(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    told = set()
+    for name in ("secret", "missing"):
+        with pytest.raises(Refusal) as caught:
+            await run(bench, str(tmp_path / name))
+        told.add(caught.value.message.replace(name, "NAME"))
+    assert len(told) == 1
+
+
+async def test_what_a_run_planted_is_named_and_stands_in_the_audit(bench: Bench) -> None:
+    ran = await run(bench, "sh", "-c", "mkdir -p sub/.git && echo x > .mcp.json")
+    assert ran["planted"] == [".mcp.json", "sub/.git"]
+    assert [note for note in ran["notes"] if "sub/.git" in note and "by themselves" in note]
+    status = await bench.call("operation_status", operation_id=ran["operation_id"])
+    (event,) = [event for event in status["events"] if "planted" in (event.get("details") or {})]
+    assert event["details"]["planted"] == [".mcp.json", "sub/.git"]
