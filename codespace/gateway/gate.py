@@ -24,7 +24,7 @@ from codespace.gateway.patching import Patching
 from codespace.gateway.processes import Processes
 from codespace.gateway.registry import Registry
 from codespace.gateway.undo import require_undoable
-from codespace.gateway.view import hold_view, known
+from codespace.gateway.view import hold_view, known, shown_view
 from codespace.gateway.works import Works
 
 
@@ -362,7 +362,7 @@ class Gate:
             "tool": hold.tool,
             "workspace_id": hold.workspace_id,
             "fingerprint": hold.fingerprint,
-            "shown": hold.shown,
+            "shown": shown_view(hold),
             "reason": hold.reason,
             "result": hold.result,
         }

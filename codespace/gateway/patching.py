@@ -8,8 +8,8 @@ step, and tells what is on disk also where runner or database fail in the middle
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -106,15 +106,24 @@ class Patching:
 
         Raises: Refusal LIMIT_REACHED where the diff cannot be shown whole: what is granted must be seen.
         """
-        plan = await self._plan_only(request.tool, request.workspace, request.arguments)
-        if plan.diff_truncated:
-            raise Refusal(
-                "LIMIT_REACHED",
-                "The diff is too large to be shown whole, and nothing is granted unseen; nothing was held or written.",
-                next_step="Send it as several smaller patches.",
-                details={"limit": "DIFF_BYTES", "maximum": limits.DIFF_BYTES},
-            )
-        return plan_view(plan)
+        async with self._planned(request.tool, request.workspace, request.arguments) as (plan, token):
+            shown = plan_view(plan)
+            if not plan.diff_truncated:
+                return shown
+            if request.workspace.approvals != "operator":  # a caller who decides sees no more than an answer holds
+                raise _too_large("DIFF_BYTES", limits.DIFF_BYTES)
+            return shown | {"diff": await self._whole_diff(request.workspace, token), "diff_truncated": False}
+
+    async def _whole_diff(self, workspace: Workspace, token: str) -> str:
+        """Return the whole diff of a plan, for a person who reads it page by page. Raises: Refusal LIMIT_REACHED."""
+        pages: list[str] = []
+        page = await self._runner.diff(workspace, token, 0)
+        while page.total <= limits.HOLD_DIFF_BYTES:
+            pages.append(page.text)
+            if page.cursor >= page.total:
+                return "".join(pages)
+            page = await self._runner.diff(workspace, token, page.cursor)
+        raise _too_large("HOLD_DIFF_BYTES", limits.HOLD_DIFF_BYTES)
 
     async def perform(self, request: Request, hold: Hold | None) -> dict[str, Any]:
         """Apply the patch and return its result; a request of the same key under way is waited for.
@@ -184,9 +193,17 @@ class Patching:
             return None
 
     async def _plan_only(self, tool: str, workspace: Workspace, arguments: Mapping[str, Any]) -> PatchPlan:
+        async with self._planned(tool, workspace, arguments) as (plan, _):
+            return plan
+
+    @asynccontextmanager
+    async def _planned(
+        self, tool: str, workspace: Workspace, arguments: Mapping[str, Any]
+    ) -> AsyncIterator[tuple[PatchPlan, str]]:
+        """Plan for the block, under a token that the runner knows the plan by."""
         token = ids.mint("plan-")
         try:
-            return await self._planning[tool](workspace, token, arguments)
+            yield await self._planning[tool](workspace, token, arguments), token
         except Refusal as refusal:
             refusal.details = (refusal.details or {}) | {"status": "rejected", "changes": [], "replayed": False}
             raise
@@ -418,6 +435,15 @@ def _about(motion: Motion, refusal: Refusal, status: str, changes: Any) -> Refus
     refusal.operation_id = motion.subject
     refusal.details = (refusal.details or {}) | {"status": status, "changes": list(changes), "replayed": False}
     return refusal
+
+
+def _too_large(limit: str, maximum: int) -> Refusal:
+    return Refusal(
+        "LIMIT_REACHED",
+        "The diff is too large to be shown whole, and nothing is granted unseen; nothing was held or written.",
+        next_step="Send it as several smaller patches.",
+        details={"limit": limit, "maximum": maximum},
+    )
 
 
 def _require_shown(hold: Hold | None, plan: PatchPlan) -> None:

@@ -23,6 +23,16 @@ def hold_view(hold: Hold) -> dict[str, Any]:
     return {"approval_id": hold.id, "state": hold.state, "expires_at": hold.expires_at}
 
 
+def shown_view(hold: Hold) -> dict[str, Any]:
+    """Return what a hold shows, as much of its diff as an answer holds; who decides reads the whole."""
+    shown = dict(hold.shown)
+    diff = shown.get("diff", "").encode("utf-8", "surrogatepass")
+    if len(diff) <= limits.DIFF_BYTES:
+        return shown
+    kept = diff[: diff.rfind(b"\n", 0, limits.DIFF_BYTES) + 1]
+    return shown | {"diff": kept.decode("utf-8", "surrogatepass"), "diff_truncated": True}
+
+
 def held(hold: Hold) -> Refusal:
     """Return the refusal that a held request gets."""
     operator = "Wait with approval_status until the operator has decided, then call operation_resume with approval_id."
@@ -30,7 +40,7 @@ def held(hold: Hold) -> Refusal:
         "APPROVAL_REQUIRED",
         "The request is held until it is granted; nothing was done.",
         next_step=operator if hold.approvals == "operator" else None,
-        details={"expires_at": hold.expires_at, "shown": hold.shown, "approvals": hold.approvals},
+        details={"expires_at": hold.expires_at, "shown": shown_view(hold), "approvals": hold.approvals},
         approval_id=hold.id,
     )
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import trio
 
+from codespace import limits
 from codespace.errors import Refusal
 from codespace.gateway import audit
 from codespace.gateway.database import connect
@@ -343,3 +344,37 @@ async def test_a_workspace_whose_caller_may_confirm_has_no_scoped_grants() -> No
             await bench.daemon.operator.grant(hold, by="the console", scope="patches", path=".")
         assert caught.value.code == "INVALID_ARGUMENT"
         assert "`operator`" in json.dumps(caught.value.body())
+
+
+# --- large diffs ---
+
+
+def long_patch(lines: int) -> str:
+    return add("long.txt", "\n+".join(f"line number {number} of many" for number in range(lines)))
+
+
+async def test_a_diff_that_no_answer_holds_is_held_whole_for_the_operator() -> None:
+    async with open_operated() as bench:
+        with pytest.raises(Refusal) as caught:
+            await bench.call("apply_patch", patch=long_patch(20_000))
+        assert caught.value.approval_id is not None
+        told = caught.value.details or {}
+        assert told["shown"]["diff_truncated"] is True
+        assert len(told["shown"]["diff"]) <= limits.DIFF_BYTES
+        shown = (await bench.daemon.operator.hold(caught.value.approval_id)).shown
+        assert shown["diff"].count("of many\n") == 20_000
+        status = await bench.call("approval_status", approval_id=caught.value.approval_id)
+        assert status["shown"]["diff_truncated"] is True
+        await bench.daemon.operator.grant(caught.value.approval_id, by="the console")
+        done = await bench.call("operation_resume", approval_id=caught.value.approval_id)
+        assert done["apply_patch"]["status"] == "applied"
+
+
+@pytest.mark.parametrize(("approvals", "lines"), [("operator", 60_000), ("confirm", 20_000)])
+async def test_a_diff_that_cannot_be_shown_whole_to_who_decides_is_not_held(approvals: str, lines: int) -> None:
+    async with open_bench(files=FILES, approvals=approvals) as bench:
+        with pytest.raises(Refusal) as caught:
+            await bench.call("apply_patch", patch=long_patch(lines))
+        assert caught.value.code == "LIMIT_REACHED"
+        assert tree(bench.root) == {"log.txt": b"first\n"}
+        assert await bench.daemon.operator.holds() == []
