@@ -48,7 +48,7 @@ from codespace.gateway.store import Store
 from codespace.gateway.undo import Undo, plan_patch
 from codespace.gateway.works import Works
 from codespace.protocol.tools import offered
-from codespace.runner.inprocess import open_runner
+from codespace.runner import inprocess, uds
 from codespace.sandbox.box import Sandbox
 from codespace.settings import Settings
 
@@ -107,14 +107,14 @@ async def open_daemon(
     *,
     console: bool = False,
     wall_clock: Callable[[], float] = time.time,
-    open_runner: Callable[..., AbstractAsyncContextManager[Runner]] = open_runner,
+    open_runner: Callable[..., AbstractAsyncContextManager[Runner]] | None = None,
     sandbox: Callable[[str | None], Sandbox | None] = Sandbox,
 ) -> AsyncIterator[Daemon]:
     """Run a daemon without doors until the block ends.
 
     Args:
         console: Whether the operator's console will be served: works can be steered then.
-        open_runner: Runs another runner than the one in this process.
+        open_runner: Runs another runner than the one that the settings name.
         sandbox: Gives what commands are locked into, for the operator's `bwrap_path`; None for no sandbox at all.
     Raises: Refusal STORE_UNAVAILABLE where database or state dir cannot be used.
     Cancel: the stop is as ordered as a normal one, within limits.STOP_SECONDS.
@@ -126,7 +126,7 @@ async def open_daemon(
         await instances.register()
         try:
             async with (
-                open_runner(
+                (open_runner or _runner(settings))(
                     state_dir=settings.state_dir,
                     rg_path=settings.rg_path,
                     bwrap_path=settings.bwrap_path,
@@ -273,6 +273,12 @@ async def _note(store: Store, ledger: Ledger, instance_id: str, event: str) -> N
     await ledger.note("daemon", instance_id, event, f"The daemon {event}.")
     head = await store.read(audit.head)
     log.info(f"daemon {event}", instance=instance_id, audit_seq=head.seq, audit_head=head.hash)
+
+
+def _runner(settings: Settings) -> Callable[..., AbstractAsyncContextManager[Runner]]:
+    if settings.runner == "uds":
+        return partial(uds.open_runner, runner_dir=settings.runner_dir, log_level=settings.log_level)
+    return inprocess.open_runner
 
 
 def _exposed(settings: Settings, console: bool) -> tuple[str, ...]:

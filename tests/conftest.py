@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from codespace.testing import leaks, processes
+from codespace.testing.site import RUNNER
 
 HANG_SECONDS = 120.0
 # No test takes a tenth of this. A hang prints every thread's stack and ends the run, so that it is
@@ -32,6 +33,9 @@ os.environ["TMPDIR"] = tempfile.tempdir = str(_TEMPORARY)
 os.environ.update(HOME=str(_HOME), XDG_STATE_HOME=str(_HOME / ".state"), XDG_CONFIG_HOME=str(_HOME / ".config"))
 for _name in [name for name in os.environ if name.startswith("CODESPACE_")]:
     del os.environ[_name]
+
+BOTH_RUNNERS = ("gateway/test_execution.py", "gateway/test_undo.py")
+# Commands and patches from end to end. More would take minutes; CI has the whole suite with `--runner uds` besides.
 
 processes.adopt_orphans()
 
@@ -55,8 +59,37 @@ def _ends_in_time() -> Iterator[None]:
     faulthandler.cancel_dump_traceback_later()
 
 
+@pytest.fixture(autouse=True)
+def _runner(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Give the daemons of a test the runner that its parameter names, where it has one."""
+    kind = getattr(request, "param", None)
+    if kind is None:
+        yield
+        return
+    os.environ[RUNNER] = kind
+    yield
+    del os.environ[RUNNER]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Have the tests of some files meet both runners in every run; `--runner` gives all tests one of them."""
+    inside = metafunc.definition.path.relative_to(Path(__file__).parent)
+    if str(inside) in BOTH_RUNNERS and not metafunc.config.getoption("runner"):
+        metafunc.parametrize("_runner", ("in-process", "uds"), indirect=True)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let one word run the whole suite against the other runner."""
+    parser.addoption("--runner", choices=("in-process", "uds"), help="the runner of every daemon of this run")
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Forgive one warning by name: the SDK's HTTP client leaves streams that it has done with to the collector."""
+    """Choose the run's runner, and forgive one warning by name.
+
+    The SDK's HTTP client leaves streams that it has done with to the collector.
+    """
+    if config.getoption("runner"):
+        os.environ[RUNNER] = config.getoption("runner")
     for package in ("httpx2", "httpcore2", "mcp"):
         config.addinivalue_line("filterwarnings", f"ignore:Async generator '{package}\\..*:ResourceWarning")
 

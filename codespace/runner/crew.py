@@ -122,7 +122,10 @@ class Crew:
             log.debug("the runner's process has started", worker=worker.pid)
             task_status.started(link)
             orderly = True
-            why = await link.run()
+            # Protects a daemon's ordered stop, which still asks the runner, from the cancel that began it. `close` ends
+            # it, which `open_runner` calls in any case, and what comes then is bounded.
+            with trio.CancelScope(shield=True):
+                why = await link.run()
             orderly = link.in_order
             if not self._closing:
                 log.error("the runner's process is lost", worker=worker.pid, why=why)

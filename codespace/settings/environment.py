@@ -89,12 +89,15 @@ VARIABLES: Final[Mapping[str, tuple[str, Key]]] = {
     "CODESPACE_RUNNER": (
         "runner",
         Key(
-            kinds.choice("in-process", later={"uds": "Use `in-process`, or leave it out."}),
+            kinds.choice("in-process", "uds"),
             "in-process",
-            "Where commands and files are worked on.",
+            "Where commands and files are worked on: in the daemon, or in a process of its own behind a socket.",
         ),
     ),
-    "CODESPACE_RUNNER_DIR": ("runner_dir", Key(kinds.absolute(), "none", "Socket of the `uds` runner. Unused yet.")),
+    "CODESPACE_RUNNER_DIR": (
+        "runner_dir",
+        Key(kinds.absolute(), "the state directory", "Where the `uds` runner's socket gets a fresh directory."),
+    ),
     "CODESPACE_PROCESS_TIMEOUT_SECS": (
         "process_timeout_seconds",
         Key(

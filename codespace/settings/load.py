@@ -44,6 +44,7 @@ def check(environ: Mapping[str, str], *, config_path: str | None = None) -> Sett
     roots.check(settings.workspaces, list(_guarded(settings)), home)
     _refuse_forgetful_holds(settings)
     _refuse_open_door(settings)
+    _refuse_common_runner_dir(settings, home)
     _refuse_missing_programs(settings)
     return settings
 
@@ -128,6 +129,19 @@ def _refuse_open_door(settings: Settings) -> None:
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
         if not environment.is_loopback(name):
             raise SettingsError("CODESPACE_ALLOWED_HOSTS", f"{host} is not this machine alone.", fix)
+
+
+def _refuse_common_runner_dir(settings: Settings, home: str) -> None:
+    """A socket's directory must be one where nobody else puts things, and that can be removed as a whole."""
+    if settings.runner_dir is None:
+        return
+    real = os.path.realpath(settings.runner_dir)
+    if real in {os.path.realpath(each) for each in ("/", "/tmp", "/var/tmp", home)}:  # noqa: S108 - refused, not used
+        raise SettingsError(
+            "CODESPACE_RUNNER_DIR",
+            f"{shown(settings.runner_dir)} is a directory for everything.",
+            "Name one that is for this alone, or leave it out.",
+        )
 
 
 def _refuse_forgetful_holds(settings: Settings) -> None:

@@ -23,7 +23,6 @@ import codespace
 from codespace.contract import Runner
 from codespace.daemon import Daemon, open_daemon
 from codespace.protocol.server import build_server
-from codespace.runner.inprocess import open_runner
 from codespace.sandbox.box import Sandbox
 from codespace.settings import load
 from codespace.testing.calls import call
@@ -72,7 +71,7 @@ class Bench:
     client: Client
 
     def __init__(
-        self, site: Site, mode: str, nursery: trio.Nursery, runner: RunnerFactory, *, sandbox: bool = True
+        self, site: Site, mode: str, nursery: trio.Nursery, runner: RunnerFactory | None, *, sandbox: bool = True
     ) -> None:
         self.site = site
         self.root = site.root()
@@ -150,7 +149,7 @@ async def open_bench(
     options: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
     mode: str = "legacy",
-    runner: RunnerFactory = open_runner,
+    runner: RunnerFactory | None = None,
     sandbox: bool = True,
 ) -> AsyncIterator[Bench]:
     """Run a daemon with one workspace, `main`, and a client for it, until the block ends.
@@ -163,7 +162,7 @@ async def open_bench(
         options: Global keys of the config file.
         environ: More environment variables of the daemon.
         mode: The client's: `legacy` for MCP 2025-11-25, `2026-07-28` or `auto`.
-        runner: Opens the daemon's runner, such as one with faults.
+        runner: Opens the daemon's runner, such as one with faults; None for the one that the settings name.
         sandbox: False for a test that is about something else and whose commands look at what a sandbox hides
             (the host's processes, files outside the root); the real daemon has no such switch.
     Yields: Bench.

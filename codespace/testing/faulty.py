@@ -7,6 +7,7 @@ real runner. A fault is whatever an act does: raise, hang, wait for the test, or
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Literal, cast
@@ -14,7 +15,8 @@ from typing import Any, Literal, cast
 import trio
 
 from codespace.contract import Runner
-from codespace.runner.inprocess import open_runner
+from codespace.runner import inprocess, uds
+from codespace.testing.site import RUNNER
 
 When = Literal["before", "after"]
 Act = Callable[[], Awaitable[None]]
@@ -56,7 +58,8 @@ class Faults:
     @asynccontextmanager
     async def open_runner(self, **settings: Any) -> AsyncIterator[Runner]:
         """Run the real runner under these orders; give it to `open_bench` or `open_daemon`."""
-        async with open_runner(**settings) as real:
+        chosen = uds.open_runner if os.environ.get(RUNNER) == "uds" else inprocess.open_runner
+        async with chosen(**settings) as real:
             yield cast(Runner, _Faulty(real, self))
 
     async def strike(self, when: When, verb: str) -> None:

@@ -11,8 +11,10 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+RUNNER: Final = "CODESPACE_RUNNER"
+# The one variable that a test run may set for all its daemons: `pytest --runner uds`.
 Files = Mapping[str, str | bytes]
 
 
@@ -64,8 +66,8 @@ class Site:
 
     @property
     def environ(self) -> dict[str, str]:
-        """The environment of the daemon: nothing of the developer's own but PATH and TMPDIR."""
-        kept = {name: os.environ[name] for name in ("PATH", "TMPDIR") if name in os.environ}
+        """The environment of the daemon: nothing of the developer's own but PATH and TMPDIR, and the run's runner."""
+        kept = {name: os.environ[name] for name in ("PATH", "TMPDIR", RUNNER) if name in os.environ}
         return {
             **kept,
             "HOME": str(self.home),
