@@ -1,4 +1,4 @@
-"""`codespace console` and `serve --console`: a link for the operator alone, and a console beside whatever speaks MCP."""
+"""`codespace console` and `serve --console`: a link for the operator alone, and a console beside what speaks MCP."""
 
 from __future__ import annotations
 

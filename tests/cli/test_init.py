@@ -168,3 +168,10 @@ def test_a_huge_directory_is_looked_at_in_part_and_that_is_said(desk: Desk, monk
         (desk.project / f"{number}").touch()
     assert not look(str(desk.project)).complete
     assert "only its nearest part" in desk.codespace("init", desk.project).out
+
+
+def test_a_workspace_that_the_operator_decides_for_is_written_so_that_it_loads(desk: Desk) -> None:
+    said = desk.codespace("init", desk.project, "--profile", "workspace-write", "--approvals", "operator")
+    assert said.code == 0, said.err
+    (workspace,) = load({"HOME": str(desk.home)}).workspaces.values()
+    assert (workspace.approvals, workspace.sandbox) == ("operator", "required")
