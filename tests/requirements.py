@@ -43,6 +43,7 @@ ENDINGS = "tests/acceptance/test_endings.py::"
 SEVERAL = "tests/acceptance/test_several_daemons.py::"
 SECRETS = "tests/acceptance/test_secrets.py::"
 HOSTILE = "tests/security/test_hostile_input.py::"
+BOX = "tests/sandbox/"
 CONFIG = "tests/security/test_hostile_config.py::"
 
 REQUIREMENTS: tuple[Requirement, ...] = (
@@ -151,8 +152,8 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             HOSTILE + "test_hidden_paths_exist_for_no_tool_and_no_error",
             "tests/beneath/test_reading.py::test_hidden_names_exist_for_no_verb",
             "tests/runner/test_patcher.py::test_a_hidden_file_is_absent_to_a_patch",
+            "tests/sandbox/test_files.py::test_hidden_paths_cannot_be_read_listed_replaced_or_changed",
         ),
-        open="commands see them until there is a sandbox",
     ),
     Requirement(
         "F4",
@@ -327,19 +328,45 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "I1",
         "With the Linux helper a command sees only its root (writable), system paths (read-only) and a private /tmp; "
         "no secrets, sockets, other processes or host knobs.",
-        open="the sandbox is still to come; workspace_info says `none`",
+        (
+            BOX + "test_files.py::test_the_workspace_tmp_and_home_can_be_written_and_nothing_else",
+            BOX + "test_files.py::test_secrets_of_the_home_do_not_exist_inside",
+            BOX + "test_files.py::test_what_only_root_may_read_in_etc_is_masked_for_root_too",
+            BOX + "test_files.py::test_a_link_in_the_workspace_leads_to_nothing_outside",
+            BOX + "test_files.py::test_a_socket_in_the_workspace_cannot_be_reached",
+            BOX + "test_calls.py::test_no_process_of_the_host_can_be_seen_or_killed",
+            BOX + "test_calls.py::test_calls_that_attacks_begin_with_are_denied",
+            BOX + "test_endings.py::test_a_fork_bomb_is_stopped_at_its_limit_and_the_host_is_left_alone",
+            BOX + "test_supervised.py::test_a_spawn_that_is_cancelled_at_any_moment_leaves_no_process_and_no_command",
+            BOX + "test_probe.py::test_a_program_that_only_says_that_it_isolates_is_found_out",
+            "tests/gateway/test_held_commands.py::test_a_sandboxed_command_finds_neither_the_database_nor_the_console",
+        ),
     ),
     Requirement(
         "I2",
         "`restricted` has no network at all when enforced; without a helper it is told as `none`, never implied.",
-        (FILES + "test_workspace_info_states_what_is_in_force",),
-        open="enforcement comes with the sandbox; that there is none is told",
+        (
+            FILES + "test_workspace_info_states_what_is_in_force",
+            BOX + "test_network.py::test_a_program_that_does_not_ask_the_proxy_has_no_way_at_all",
+            BOX + "test_probe.py::test_a_real_bubblewrap_isolates_by_its_witnesses",
+            BOX + "test_report.py::test_without_one_it_is_said_loudly",
+            BOX + "test_notes.py::test_a_command_that_wanted_the_network_is_told_that_there_is_none",
+        ),
     ),
     Requirement(
         "I3",
         "`enabled` needs the helper, goes through the proxy only, reaches listed names only; private addresses and "
         "rebinding are refused.",
-        open="the proxy is still to come; `enabled` refuses to run",
+        (
+            BOX + "test_open_network.py::test_a_listed_host_is_reached_and_another_is_refused_with_what_to_add",
+            BOX + "test_open_network.py::test_programs_are_told_the_way_out_and_there_is_no_other",
+            BOX + "test_open_network.py::test_a_proxy_that_dies_leaves_the_run_without_a_network_and_it_is_said",
+            BOX + "test_open_network.py::test_without_the_sandbox_a_networked_command_is_refused_before_it_starts",
+            BOX + "test_open_network.py::test_decisions_stand_in_the_audit_chain",
+            BOX + "test_network.py::test_addresses_and_names_that_lead_inside_are_refused_and_nothing_is_dialled",
+            BOX + "test_network.py::test_a_resolver_that_changes_its_mind_is_asked_once",
+            BOX + "test_network.py::test_a_tunnel_for_a_listed_name_carries_no_other_server_name",
+        ),
     ),
     Requirement(
         "I4",
@@ -348,8 +375,13 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         (
             FILES + "test_no_path_leads_out_and_no_link_or_device_is_opened",
             HOSTILE + "test_no_spelling_of_a_protected_path_is_patched",
+            BOX + "test_git.py::test_git_reads_and_nothing_of_its_directory_can_be_changed",
+            BOX + "test_git.py::test_nested_repositories_and_gitfiles_are_protected_and_cannot_be_moved_away",
+            BOX + "test_git.py::test_protected_files_cannot_be_changed_or_replaced_by_a_command",
+            BOX + "test_git.py::test_no_repository_can_be_put_where_git_expects_a_submodule",
+            BOX + "test_files.py::test_a_link_where_git_looks_fails_closed_and_exposes_nothing",
+            BOX + "test_notes.py::test_what_a_run_planted_is_named_and_stands_in_the_audit",
         ),
-        open="kept for patches; commands can until there is a sandbox",
     ),
     Requirement(
         "I5",
