@@ -44,6 +44,7 @@ SEVERAL = "tests/acceptance/test_several_daemons.py::"
 SECRETS = "tests/acceptance/test_secrets.py::"
 HOSTILE = "tests/security/test_hostile_input.py::"
 BOX = "tests/sandbox/"
+WORKER = "tests/worker/"
 CONFIG = "tests/security/test_hostile_config.py::"
 
 REQUIREMENTS: tuple[Requirement, ...] = (
@@ -391,8 +392,15 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             "tests/runner/test_confinement.py::test_the_sandbox_holds_the_root_and_ripgrep_and_nothing_else",
             "tests/helper/test_confine.py::test_only_the_root_and_the_journals_can_be_read_and_written",
             "tests/helper/test_confine.py::test_no_socket_can_be_made_and_no_program_started",
+            WORKER + "test_program.py::test_it_is_hardened_before_it_has_listened",
+            WORKER + "test_program.py::test_another_process_is_turned_away_and_the_gateway_still_served",
+            WORKER + "test_program.py::test_it_dies_with_its_parent_and_takes_its_processes_along",
+            WORKER + "test_lost.py::test_nothing_of_the_gateways_secrets_is_in_the_worker",
+            WORKER + "test_lost.py::test_workspace_info_names_the_runner",
+            WORKER + "test_lost.py::test_a_killed_worker_takes_its_processes_along_and_they_are_lost",
+            WORKER + "test_lost.py::test_a_patch_whose_worker_is_killed_ends_as_the_disk_says",
+            WORKER + "test_lost.py::test_a_start_that_was_lost_with_its_worker_is_unknown_to_the_caller_and_never_repeated",
         ),
-        open="the worker is still to come",
     ),
     # Holds
     Requirement(
