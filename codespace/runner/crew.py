@@ -56,6 +56,8 @@ class Crew:
         self._buried = trio.Event()
         self._buried.set()
         self._closing = False
+        self._failed: tuple[float, str] | None = None
+        """When a start failed last, and why."""
 
     @property
     def pid(self) -> int | None:
@@ -69,9 +71,10 @@ class Crew:
         Cancel: a worker that was being started is ended again.
         """
         if self._link is None or self._link.over:
+            begun = trio.current_time()
             async with self._lock:
                 if self._link is None or self._link.over:
-                    await self._next()
+                    await self._next(begun)
         assert self._link is not None
         return self._link, self._number
 
@@ -86,19 +89,17 @@ class Crew:
         if number == self._number:
             await self._buried.wait()
 
-    async def _next(self) -> None:
+    async def _next(self, asked: float) -> None:
         await self._buried.wait()
         if self._closing:
             raise Refusal("SHUTTING_DOWN", "The daemon is stopping. Nothing was done.")
+        if self._failed is not None and self._failed[0] >= asked:  # who waited for that start need not see another fail
+            raise _not_there(self._failed[1])
         try:
             self._link = await self._nursery.start(self._live)
         except NotHired as problem:
-            raise Refusal(
-                "INTERNAL",
-                f"The runner's process is not there: {problem}. Nothing was done.",
-                next_step="Call again; if it repeats, ask the operator to look at the log.",
-                retryable=True,
-            ) from None
+            self._failed = trio.current_time(), str(problem)
+            raise _not_there(str(problem)) from None
 
     async def close(self) -> None:
         """End the worker in order, and start none again. Bounded by what burying is bounded by."""
@@ -177,6 +178,15 @@ class Crew:
                 for line in lines:
                     _pass_on(worker.pid, line)
                 cut = cut[-limits.WORKER_LOG_BYTES :]
+
+
+def _not_there(problem: str) -> Refusal:
+    return Refusal(
+        "INTERNAL",
+        f"The runner's process is not there: {problem}. Nothing was done.",
+        next_step="Call again; if it repeats, ask the operator to look at the log.",
+        retryable=True,
+    )
 
 
 def _pass_on(pid: int, line: bytes) -> None:
