@@ -7,6 +7,7 @@ runs without the operator, nothing runs twice, what ended stays as it ended, and
 
 from __future__ import annotations
 
+import random
 import sqlite3
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
@@ -40,6 +41,9 @@ MOODS: tuple[Mood, ...] = ("works", "works", "busy", "changed", "fails", "dies b
 WORKSPACE = Workspace(id="w", root="/w", profile="workspace-write", approvals="operator")
 CALLER = Caller("memory")
 NAMES = ("a", "b", "c")
+DICE = st.integers(0, 2**32)
+# One number a step, mixed with the step's own: choices that Hypothesis draws one by one repeat each
+# other so much that little comes to happen.
 EXPIRY_SECONDS = 100.0
 
 
@@ -128,6 +132,7 @@ class Deciding(RuleBasedStateMachine):
         self.path = str(Path(self.folder.name, "operations.sqlite"))
         self.store = Unflushed.open(self.path, inline=True)
         self.world, self.model, self.life = World(), Model(), 1
+        self.steps = 0
 
     def ask(self, act: Callable[[Admission, Holds], Awaitable[Any]]) -> Any:
         """Return what the product answers, or the refusal; where the daemon dies meanwhile, that it died."""
@@ -174,8 +179,14 @@ class Deciding(RuleBasedStateMachine):
 
         assert self.ask(settle) is True
 
-    def known(self, dice: int) -> str:
-        return list(self.model.holds)[dice % len(self.model.holds)]
+    def roll(self, number: int) -> random.Random:
+        self.steps += 1
+        return random.Random(number * 1_000_003 + self.steps)
+
+    def known(self, dice: random.Random, *states: str) -> str:
+        """Return a hold of the model; one in these states, where there is one."""
+        wanted = [id for id, each in self.model.holds.items() if each.state in states]
+        return dice.choice(wanted or list(self.model.holds))
 
     def check(self, answer: Any, expected: str, name: str) -> None:
         if expected == "ok":
@@ -187,9 +198,11 @@ class Deciding(RuleBasedStateMachine):
 
     # --- what happens ---
 
-    @rule(name=st.sampled_from(NAMES), mood=st.sampled_from(MOODS))
-    def send(self, name: str, mood: Mood) -> None:
+    @rule(number=DICE)
+    def send(self, number: int) -> None:
         """A caller asks, or asks again."""
+        dice = self.roll(number)
+        name, mood = dice.choice(NAMES), dice.choice(MOODS)
         self.world.mood = mood
         self.model.look()
         hold = self.model.active(name)
@@ -208,12 +221,13 @@ class Deciding(RuleBasedStateMachine):
             assert answer.approval_id == hold
 
     @precondition(lambda self: self.model.holds)
-    @rule(dice=st.integers(0, 2**16), mood=st.sampled_from(MOODS))
-    def resume(self, dice: int, mood: Mood) -> None:
-        """A caller resumes a hold that it knows."""
-        self.world.mood = mood
+    @rule(number=DICE)
+    def resume(self, number: int) -> None:
+        """A caller resumes a hold that it knows, mostly one that was granted."""
+        dice = self.roll(number)
+        mood = self.world.mood = dice.choice(MOODS)
         self.model.look()
-        hold = self.known(dice)
+        hold = self.known(dice, *dice.choice([("granted",), ("granted",), ("consumed",), ()]))
         held = self.model.holds[hold]
 
         async def act(admission: Admission, holds: Holds) -> dict[str, Any]:
@@ -237,11 +251,13 @@ class Deciding(RuleBasedStateMachine):
             self.check(answer, expected, self.model.holds[hold].name)
 
     @precondition(lambda self: self.model.holds)
-    @rule(dice=st.integers(0, 2**16), decision=st.sampled_from(["grant", "grant", "deny"]), caller=st.booleans())
-    def decide(self, dice: int, decision: str, caller: bool) -> None:
-        """The operator decides, or a caller tries to."""
+    @rule(number=DICE)
+    def decide(self, number: int) -> None:
+        """The operator decides, mostly on what waits, or a caller tries to."""
+        dice = self.roll(number)
+        decision, caller = dice.choice(["grant", "grant", "grant", "deny"]), dice.random() < 0.2
         self.model.look()
-        hold = self.known(dice)
+        hold = self.known(dice, *dice.choice([("pending",), ("pending",), ("granted",), ()]))
         held = self.model.holds[hold]
         authority: Literal["caller", "operator"] = "caller" if caller else "operator"
         answer = self.ask(lambda _, holds: holds.resolve(hold, decision, by="test", authority=authority))
@@ -258,9 +274,9 @@ class Deciding(RuleBasedStateMachine):
         else:
             self.check(answer, "APPROVAL_CONFLICT", held.name)
 
-    @rule(seconds=st.sampled_from([1.0, 30.0, 101.0]))
-    def wait(self, seconds: float) -> None:
-        self.model.now += seconds
+    @rule(number=DICE)
+    def wait(self, number: int) -> None:
+        self.model.now += self.roll(number).choice([1.0, 10.0, 30.0, EXPIRY_SECONDS])
 
     @rule()
     def sweep(self) -> None:
@@ -305,7 +321,7 @@ def test_holds_are_what_a_plain_model_says_whatever_is_done_in_whatever_order() 
     run_state_machine_as_test(
         Deciding,
         settings=settings(
-            max_examples=60,
+            max_examples=100,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow],
