@@ -30,6 +30,7 @@ def build() -> argparse.ArgumentParser:
     _grants(_command(commands, "grants", "grants", "show what is granted for more than one request, and take it back"))
     _operations(_command(commands, "operations", "operations", "show what was done, and decide what waits for you"))
     _processes(_command(commands, "processes", "processes", "show the commands that run"))
+    _sandbox(_command(commands, "sandbox", "sandbox", "run a command in the sandbox yourself, to see what it keeps"))
     _audit(_command(commands, "audit", "audit", "check the chain of recorded events"))
     return parser
 
@@ -165,6 +166,24 @@ def _word(
         parser.add_argument("--json", action="store_true", help="one JSON object a line, for programs")
     _config(parser)
     return parser
+
+
+def _sandbox(parser: argparse.ArgumentParser) -> None:
+    words = parser.add_subparsers(dest="verb", required=True, metavar="WORD")
+    run = words.add_parser(
+        "run",
+        help="run a command locked in as an agent's would be; exits as it does",
+        usage="codespace sandbox run DIR [options] -- COMMAND [ARGUMENT ...]",
+        allow_abbrev=False,
+    )
+    run.add_argument("directory", metavar="DIR", help="the workspace: all that it can write")
+    run.add_argument("--network", choices=("restricted", "enabled"), default="restricted")
+    run.add_argument(
+        "--allow", action="append", default=[], metavar="HOST[:PORT][=ADDRESS]", help="as in allowed_domains; repeat it"
+    )
+    run.add_argument("--git", choices=("read_only", "commit", "unprotected"), default="read_only")
+    run.add_argument("--readable", action="append", default=[], metavar="DIR", help="as in readable_paths; repeat it")
+    run.add_argument("command", nargs="+", metavar="COMMAND")
 
 
 def _audit(parser: argparse.ArgumentParser) -> None:

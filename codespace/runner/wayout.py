@@ -100,7 +100,7 @@ class WayOut:
 
 
 def _refused(row: dict[str, Any]) -> str:
-    said = f"The network refused {_place(row)}: {row['reason']}"
+    said = f"The network refused a request: {row['reason']}"
     if row["code"] != "not-listed" or not row["host"]:
         return said
     port = row["port"]

@@ -1,0 +1,232 @@
+"""`codespace sandbox run DIR -- CMD`: the sandbox of commands, for a person who wants to try it, or break it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import sys
+import termios
+import tty
+from typing import Any, Final
+
+import trio
+
+from codespace import cli, limits, log
+from codespace.contract import Domain, Workspace
+from codespace.display import display
+from codespace.errors import Refusal
+from codespace.runner import environment
+from codespace.runner.protected import protected_paths
+from codespace.runner.proxy import Proxy
+from codespace.runner.terminal import Terminal
+from codespace.runner.wayout import WayOut
+from codespace.sandbox import spawn
+from codespace.sandbox.box import HOME, Prepared, Sandbox, choose
+from codespace.sandbox.proxyenv import proxy_environment
+from codespace.settings import SettingsError, keys
+
+NOT_RUN: Final = 125
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ALLOW: Final = re.compile(r"(?P<host>[^:=]+)(:(?P<port>\d{1,5}))?(=(?P<address>.+))?")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; its exit code is ours, 128 and more for a signal, 125 where nothing was run."""
+    log.configure(level="warning", form="console")
+    root = os.path.realpath(arguments.directory)
+    if root in ("/", os.path.realpath(os.path.expanduser("~"))) or not os.path.isdir(root):
+        print("codespace: DIR must be a directory, and neither / nor your home.", file=sys.stderr)
+        return cli.USAGE
+    if arguments.allow and arguments.network != "enabled":
+        print("codespace: --allow is about a network that is enabled; add --network enabled.", file=sys.stderr)
+        return cli.USAGE
+    try:
+        domains = keys.WORKSPACE["allowed_domains"].kind.check("--allow", [_entry(each) for each in arguments.allow])
+        workspace = Workspace(
+            id="run",
+            root=root,
+            profile="workspace-write",
+            network=arguments.network,
+            allowed_domains=domains,
+            git=arguments.git,
+            readable_paths=tuple(os.path.realpath(each) for each in arguments.readable),
+            sandbox="required",
+        )
+        prepared = _prepare(workspace, arguments.command)
+        return trio.run(_run, prepared, domains)
+    except SettingsError as error:
+        print(f"codespace: {display(error.key)}: {display(error.problem)} {display(error.fix)}", file=sys.stderr)
+        return cli.USAGE
+    except Refusal as refusal:
+        return _not_run(f"{refusal.message} {refusal.next_step or ''}")
+    except (spawn.NotStarted, OSError) as problem:
+        return _not_run(str(problem))
+
+
+def _entry(allowed: str) -> Any:
+    """Return HOST[:PORT][=ADDRESS] as the configuration file spells it."""
+    found = _ALLOW.fullmatch(allowed)
+    if found is None or found["address"] is None:
+        return allowed
+    port = {} if found["port"] is None else {"port": int(found["port"])}
+    return {"host": found["host"], "address": found["address"], **port}
+
+
+def _not_run(problem: str) -> int:
+    print(f"codespace: {display(problem, limit=4000)}", file=sys.stderr)
+    return NOT_RUN
+
+
+def _prepare(workspace: Workspace, command: list[str]) -> Prepared:
+    sandbox = Sandbox()
+    choose(sandbox.standing(), workspace)
+    terminal = all(os.isatty(number) for number in (0, 1, 2))
+    env = environment.build({}, {}, HOME, terminal=terminal)
+    if workspace.network == "enabled":
+        env |= proxy_environment()
+    environment.check_argv(command)
+    return sandbox.prepare(
+        workspace, command=command, cwd=".", env=env, protected=protected_paths(workspace), tty=terminal
+    )
+
+
+class _Session:
+    """One run, with what is beside it: the door of its network, and the person's terminal."""
+
+    def __init__(self, prepared: Prepared, domains: tuple[Domain, ...], nursery: trio.Nursery, proxy: Proxy) -> None:
+        self._prepared = prepared
+        self._nursery = nursery
+        networked = prepared.workspace.network == "enabled"
+        self.way_out = WayOut(proxy, domains, "run") if networked else None
+
+    def start(self, descriptors: tuple[int, int, int], until: int) -> spawn.Outcome:
+        """Run it to its end, from a thread that does nothing else: the sandbox dies with who has started it."""
+        stdin, stdout, stderr = descriptors
+        return spawn.run(
+            self._prepared.equipment,
+            self._prepared.plan,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            until=until,
+            observe=self._observe,
+        )
+
+    def _observe(self, launch: spawn.Launch) -> None:
+        """Called behind the shut gate."""
+        if launch.missing_program():
+            raise Refusal(
+                "PROCESS_SPAWN_FAILED",
+                f"{display(self._prepared.plan.command[0])}: there is no such program inside. Nothing was started.",
+                next_step="Programs are those of /usr and of DIR; name the directory of others with --readable.",
+            )
+        if self.way_out is not None:
+            assert launch.pid is not None
+            trio.from_thread.run(self._open_door, launch.pid)
+
+    async def _open_door(self, pid: int) -> None:
+        assert self.way_out is not None
+        await self.way_out.open(pid)
+        self._nursery.start_soon(self.way_out.watch)
+
+
+async def _run(prepared: Prepared, domains: tuple[Domain, ...]) -> int:
+    told, telling = os.pipe()
+    proxy = Proxy()
+    try:
+        async with trio.open_nursery() as nursery:
+            session = _Session(prepared, domains, nursery, proxy)
+            nursery.start_soon(_hear, telling)
+            if prepared.plan.tty:
+                outcome = await _in_terminal(nursery, session, told)
+            else:
+                outcome = await trio.to_thread.run_sync(session.start, (0, 1, 2), told)
+            nursery.cancel_scope.cancel()
+        if session.way_out is not None:
+            await session.way_out.close()
+            for note in session.way_out.notes():
+                print(f"codespace: {display(note)}", file=sys.stderr)
+        return _exit_code(outcome)
+    except* Refusal as refused:
+        raise _first(refused) from None
+    except* (spawn.NotStarted, OSError) as problems:
+        raise _first(problems) from None
+    finally:
+        await proxy.aclose()
+        os.close(told)
+        os.close(telling)
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    problem: BaseException = group
+    while isinstance(problem, BaseExceptionGroup):
+        problem = problem.exceptions[0]
+    return problem
+
+
+def _exit_code(outcome: spawn.Outcome) -> int:
+    if outcome.cut:
+        return 128 + signal.SIGTERM
+    code = outcome.code if outcome.ended is None else outcome.ended
+    return code if code >= 0 else 128 - code
+
+
+async def _hear(telling: int) -> None:
+    """Turn a request to end into the end of the run; in a terminal Ctrl-C is a key, and goes inside."""
+    with trio.open_signal_receiver(*_ENDING) as signals:
+        async for _ in signals:
+            os.write(telling, b"x")
+            return
+
+
+async def _in_terminal(nursery: trio.Nursery, session: _Session, until: int) -> spawn.Outcome:
+    """Give the command a terminal of its own and carry keys and text between that and the person's."""
+    terminal = Terminal(*termios.tcgetwinsize(0))
+    master = terminal.outputs["stdout"]
+    before = termios.tcgetattr(0)
+    try:
+        tty.setraw(0)
+        nursery.start_soon(_keys, master)
+        nursery.start_soon(_follow_size, terminal)
+        (slave, *_) = terminal.theirs
+        async with trio.open_nursery() as showing:
+            showing.start_soon(_show, master)
+            outcome = await trio.to_thread.run_sync(session.start, (slave, slave, slave), until)
+            terminal.let_go()  # what is left to show comes, and then the end
+            showing.cancel_scope.deadline = trio.current_time() + limits.DRAIN_SECONDS
+        return outcome
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)
+        terminal.close()
+
+
+async def _keys(master: int) -> None:
+    while True:
+        await trio.lowlevel.wait_readable(0)
+        block = os.read(0, limits.PIPE_READ_BYTES)
+        if not block:
+            return
+        while block:
+            await trio.lowlevel.wait_writable(master)
+            block = block[os.write(master, block) :]
+
+
+async def _show(master: int) -> None:
+    while True:
+        await trio.lowlevel.wait_readable(master)
+        try:
+            block = os.read(master, limits.PIPE_READ_BYTES)
+        except BlockingIOError:
+            continue
+        except OSError:  # nobody has the terminal open any more
+            return
+        while block:
+            block = block[os.write(1, block) :]
+
+
+async def _follow_size(terminal: Terminal) -> None:
+    with trio.open_signal_receiver(signal.SIGWINCH) as signals:
+        async for _ in signals:
+            terminal.resize(*termios.tcgetwinsize(0))
