@@ -103,8 +103,9 @@ class Process:
                     self._read_rest()
                     if self._way_out is not None:
                         await self._way_out.close()
-                    await self._look_at_limits()
-                    await self._look_for_planted()
+                    async with trio.open_nursery() as looking:
+                        looking.start_soon(self._look_at_limits)
+                        await self._look_for_planted()
                     # From here the spool ends by itself, in bounded time: nothing more will come.
         finally:
             self._finish()

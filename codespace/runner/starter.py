@@ -73,7 +73,9 @@ class Starter:
         rung: Rung = "none"
         if self._sandbox is not None:
             # The probe is bounded by itself: limits.SANDBOX_START_SECONDS for each bubblewrap that is tried.
-            rung = await trio.to_thread.run_sync(self._sandbox.choose, workspace, limiter=self._looking_up)
+            if self._sandbox.known is None:
+                await trio.to_thread.run_sync(self._sandbox.standing, limiter=self._looking_up)
+            rung = self._sandbox.choose(workspace)
             if workspace.network == "enabled" and self._proxy is None:
                 raise unavailable("network `enabled` needs a door out of it, and none is opened here")
             if rung == "linux-sandbox":

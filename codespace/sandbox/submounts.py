@@ -50,4 +50,6 @@ def below(root: str) -> Found:
 
 
 def _plain(field: bytes) -> str:
-    return os.fsdecode(_ESCAPE.sub(lambda found: bytes([int(found[1], 8)]), field))
+    if b"\\" in field:
+        field = _ESCAPE.sub(lambda found: bytes([int(found[1], 8)]), field)
+    return os.fsdecode(field)
