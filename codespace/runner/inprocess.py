@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import trio
@@ -37,6 +38,7 @@ from codespace.runner.patcher import Patcher
 from codespace.runner.roots import Roots
 from codespace.runner.search import Search
 from codespace.runner.supervisor import Supervisor
+from codespace.sandbox import plan
 from codespace.sandbox.box import Sandbox
 
 
@@ -219,8 +221,10 @@ class InProcess:
         return await self._files.versions(workspace, paths)
 
     async def resolve_program(self, workspace: Workspace, argv: Sequence[str], cwd: str) -> Mapping[str, str]:
+        locked_in = await self.command_sandbox(workspace) == "linux-sandbox"
+        sees = partial(plan.sees, workspace) if locked_in else None
         async with self._directory(workspace, cwd) as cwd_fd:
-            return await program.resolve(workspace, argv, cwd, cwd_fd, self._versions_in(workspace))
+            return await program.resolve(workspace, argv, cwd, cwd_fd, self._versions_in(workspace), sees)
 
     def _versions_in(self, workspace: Workspace) -> Callable[[Sequence[str]], Awaitable[Mapping[str, str]]]:
         async def versions(paths: Sequence[str]) -> Mapping[str, str]:

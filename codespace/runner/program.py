@@ -30,28 +30,30 @@ _HINTS: Final = {
 
 Versions = Callable[[Sequence[str]], Awaitable[Mapping[str, str]]]
 """Returns the version of each path below the root; may raise Refusal."""
+Sees = Callable[[str], bool]
 
 
-def find(argv0: str, path: str, cwd_fd: int) -> str:
+def find(argv0: str, path: str, cwd_fd: int, sees: Sees | None = None) -> str:
     """Return the program that `argv0` names: an absolute path, or one relative to `cwd_fd`.
 
     Args:
         argv0: With a `/` it is a path, relative to the directory; else it is looked up in `path`.
         path: PATH of the command. Entries that are not absolute are passed over: an empty one or `.`
             would let the workspace put itself in front of the system.
+        sees: Whether a real path is there for the command; None where all are.
     Raises: Refusal PROCESS_SPAWN_FAILED.
     Source: the clean environment; never the daemon's own PATH.
     """
     if "/" in argv0:
-        if problem := _problem(argv0, cwd_fd):
-            raise _failed(argv0, f"{problem}.", None)
+        if problem := _problem(argv0, cwd_fd, sees):
+            raise _failed(argv0, f"{problem}.", _UNSEEN_HINT if problem == _UNSEEN else None)
         return argv0
     blocked = None
     for directory in path.split(":"):
         if not directory.startswith("/"):
             continue
         candidate = posixpath.join(directory, argv0)
-        problem = _problem(candidate, cwd_fd)
+        problem = _problem(candidate, cwd_fd, sees)
         if problem is None:
             return candidate
         if problem != _MISSING:
@@ -64,7 +66,16 @@ def find(argv0: str, path: str, cwd_fd: int) -> str:
 _MISSING: Final = "there is no such file"
 
 
-def _problem(program: str, cwd_fd: int) -> str | None:
+_UNSEEN: Final = "it is not visible in the sandbox"
+_UNSEEN_HINT: Final = (
+    "Use a program of /usr or of the workspace, or ask the operator to add its directory to `readable_paths` and, for "
+    "a bare name, to PATH in `env`."
+)
+
+
+def _problem(program: str, cwd_fd: int, sees: Sees | None = None) -> str | None:
+    if sees is not None and not sees(_real(program, cwd_fd)):
+        return _UNSEEN
     try:
         mode = os.stat(program, dir_fd=cwd_fd).st_mode
         if stat.S_ISDIR(mode):
@@ -76,6 +87,11 @@ def _problem(program: str, cwd_fd: int) -> str | None:
         return _MISSING
     except OSError as error:
         return os.strerror(error.errno or 0)
+
+
+def _real(program: str, cwd_fd: int) -> str:
+    """Return where a program really lies, behind all links; a name that is missing counts where it would be."""
+    return os.path.realpath(posixpath.join(os.readlink(f"/proc/self/fd/{cwd_fd}"), program))
 
 
 def _shell_hint(argv0: str) -> str | None:
@@ -102,7 +118,7 @@ def spawn_failure(argv0: str, stage: str, number: int) -> Refusal:
 
 
 async def resolve(
-    workspace: Workspace, argv: Sequence[str], cwd: str, cwd_fd: int, versions: Versions
+    workspace: Workspace, argv: Sequence[str], cwd: str, cwd_fd: int, versions: Versions, sees: Sees | None = None
 ) -> dict[str, str]:
     """Return what a hold binds: `program`, `program_file` (behind links), `program_version`, and `file:<path>` for
     files named in argv.
@@ -111,11 +127,12 @@ async def resolve(
         cwd: Relative to the root, as in SpawnRequest.
         cwd_fd: That directory, open; closing stays with the caller.
         versions: Asked for the workspace files; a path that it refuses is bound by the refusal's code.
+        sees: Whether a real path is there for the command, as its sandbox shows it; None where all are.
     Raises: Refusal INVALID_COMMAND, PROCESS_SPAWN_FAILED.
     """
     environment.check_argv(argv)
     path = workspace.env.get("PATH", environment.PATH)
-    program, file, version = await trio.to_thread.run_sync(_bind, argv[0], path, cwd_fd, limiter=_hashing)
+    program, file, version = await trio.to_thread.run_sync(_bind, argv[0], path, cwd_fd, sees, limiter=_hashing)
     bound = {"program": program, "program_file": file, "program_version": version}
     for name in _named(workspace.root, argv, cwd):
         try:
@@ -127,8 +144,8 @@ async def resolve(
     return bound
 
 
-def _bind(argv0: str, path: str, cwd_fd: int) -> tuple[str, str, str]:
-    program = find(argv0, path, cwd_fd)
+def _bind(argv0: str, path: str, cwd_fd: int, sees: Sees | None) -> tuple[str, str, str]:
+    program = find(argv0, path, cwd_fd, sees)
     # Not through `beneath`: execve follows links too, and what it will run is what must be bound.
     held = os.open(program, os.O_PATH | os.O_CLOEXEC, dir_fd=cwd_fd)
     try:

@@ -18,7 +18,7 @@ from codespace.beneath import Root
 from codespace.contract import NetworkPolicy, Workspace
 from codespace.display import display
 from codespace.errors import Refusal
-from codespace.sandbox import git, submounts
+from codespace.sandbox import git, submounts, system
 from codespace.sandbox.scan import Inventory
 from codespace.sandbox.system import Masks
 
@@ -134,6 +134,13 @@ def quota(workspace: Workspace) -> Quota:
 def within(path: str, directory: str) -> bool:
     """Return whether `path` is `directory` or lies below it."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def sees(workspace: Workspace, path: str) -> bool:
+    """Return whether a run of the workspace could see the real path `path`: by the places that it is given, not by
+    what is masked in them."""
+    places = (workspace.root, *system.PROGRAMS, *system.ALIASES, "/etc", *workspace.readable_paths)
+    return any(within(path, place) for place in places)
 
 
 def _mounts(workspace: Workspace, root: Root, inventory: Inventory) -> list[Mount]:

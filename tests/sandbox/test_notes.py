@@ -89,3 +89,20 @@ async def test_what_a_run_planted_is_named_and_stands_in_the_audit(bench: Bench)
     status = await bench.call("operation_status", operation_id=ran["operation_id"])
     (event,) = [event for event in status["events"] if "planted" in (event.get("details") or {})]
     assert event["details"]["planted"] == [".mcp.json", "sub/.git"]
+
+
+async def test_a_hold_binds_the_program_that_the_sandbox_would_run(tmp_path: Path) -> None:
+    outside = tmp_path / "ls"
+    outside.write_text("#!/bin/sh\necho another\n")
+    outside.chmod(0o755)
+    workspace = {"env": {"PATH": f"{tmp_path}:/usr/bin"}}
+    with trio.fail_after(SECONDS):
+        async with open_bench(approvals="confirm", workspace=workspace) as bench:
+            with pytest.raises(Refusal) as caught:
+                await run(bench, "ls")
+            assert caught.value.details is not None
+            assert caught.value.details["shown"]["bound"]["program"] == "/usr/bin/ls"
+            with pytest.raises(Refusal) as caught:
+                await run(bench, str(outside))
+            assert caught.value.code == "PROCESS_SPAWN_FAILED"
+            assert "not visible in the sandbox" in caught.value.message
