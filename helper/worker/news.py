@@ -1,7 +1,8 @@
-"""Tells the gateway of one process as it goes on: how much it wrote, and how it ended."""
+"""Tells the gateway of one process as it goes on: how much it wrote, and at once how it ended."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 import trio
@@ -17,19 +18,24 @@ _STATE: Final = codec(ProcessState)
 
 async def tell_news(runner: Runner, line: Line, process_id: str) -> None:
     """Send its state when there is output, now and then while it floods, and once it has ended; then return."""
-    try:
-        told = 0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_tell_output, runner, line, process_id)
+        with suppress(Refusal):  # it was forgotten meanwhile, which the gateway does to ended ones only
+            _send(line, await runner.wait_exit(process_id))
+        nursery.cancel_scope.cancel()
+
+
+async def _tell_output(runner: Runner, line: Line, process_id: str) -> None:
+    told = 0
+    with suppress(Refusal):  # as above
         while True:
             await runner.wait_output(process_id, cursor=told, stream="combined")
             state = runner.process(process_id)
-            if state.state == "exited" or state.output_total["combined"] == told:
-                break  # nothing will follow
+            if state.output_total["combined"] == told:
+                return  # nothing will follow
             told = state.output_total["combined"]
             _send(line, state)
             await trio.sleep(limits.WORKER_NEWS_SECONDS)
-        _send(line, await runner.wait_exit(process_id))
-    except Refusal:
-        return  # it was forgotten meanwhile, which the gateway does to ended ones only
 
 
 def _send(line: Line, state: ProcessState) -> None:
