@@ -7,6 +7,7 @@ what a run has planted is named. It opens nothing but directories, all through `
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import time
 from collections.abc import Iterable, Sequence
@@ -89,8 +90,7 @@ class _Scan:
         self._see(".", "directory")
         while self._left:
             self._look_into(self._left.pop())
-            if time.monotonic() > self._deadline:
-                raise self._too_large()
+            self._look_at_clock()
         bare = [
             GitDirectory(directory, "bare")
             for directory, parts in self._parts.items()
@@ -129,24 +129,38 @@ class _Scan:
             or self._protected.name_places_below(first)
             or self._protected.cover_folded(first, directory)
         )
-        named = self._named.may_cover if self._named else None
-        count = self._entries
-        for count, entry in enumerate(names, count + 1):  # noqa: B020 - the last is the sum
-            if count % _LOOK_AT_CLOCK == 0 and time.monotonic() > self._deadline:
-                self._entries = count
-                raise self._too_large()
-            name = entry.name
-            # Nearly everything is a file of no interest; the kernel told its type with its name.
-            if (
-                plain
-                and name[0] not in _TELLING
-                and name.isascii()
-                and (named is None or not named(name))
-                and entry.is_file(follow_symlinks=False)
-            ):
-                continue
-            self._see(prefix + name, kind_of(entry))
-        self._entries = count
+        while True:
+            entries: list[os.DirEntry[str]] = []
+            try:
+                entries.extend(itertools.islice(names, _LOOK_AT_CLOCK))
+            finally:  # what was listed before the disk failed counts too
+                for entry in self._telling(entries) if plain else entries:
+                    self._see(prefix + entry.name, kind_of(entry))
+            if not entries:
+                return
+            self._entries += len(entries)
+            self._look_at_clock()
+
+    def _telling(self, entries: list[os.DirEntry[str]]) -> list[os.DirEntry[str]]:
+        """Leave out files of which nothing could be said but for where they are; nearly everything is such a one.
+
+        The kernel told a file's type with its name, so nothing is asked of the disk.
+        """
+        if not self._named:
+            return [
+                entry
+                for entry in entries
+                if (name := entry.name)[0] in _TELLING or not name.isascii() or not entry.is_file(follow_symlinks=False)
+            ]
+        named = self._named.may_cover
+        return [
+            entry
+            for entry in entries
+            if (name := entry.name)[0] in _TELLING
+            or not name.isascii()
+            or named(name)
+            or not entry.is_file(follow_symlinks=False)
+        ]
 
     def _note_closed(self, directory: str, error: OSError) -> None:
         # A mount is left out by rule; what was removed or swapped meanwhile is not there.
@@ -185,13 +199,14 @@ class _Scan:
         elif kind != "special":
             self._git.append(GitDirectory(path, "directory" if kind == "directory" else "gitfile"))
 
-    def _too_large(self) -> Refusal:
-        return Refusal(
-            "SANDBOX_UNAVAILABLE",
-            f"The workspace has more than {self._entries:,} entries, and looking for git directories and protected "
-            f"files took over {limits.SANDBOX_SCAN_SECONDS:g} s. Nothing was started.",
-            next_step="Ask the operator to register a smaller directory, or to move build output elsewhere.",
-        )
+    def _look_at_clock(self) -> None:
+        if time.monotonic() > self._deadline:
+            raise Refusal(
+                "SANDBOX_UNAVAILABLE",
+                f"The workspace has more than {self._entries:,} entries, and looking for git directories and protected "
+                f"files took over {limits.SANDBOX_SCAN_SECONDS:g} s. Nothing was started.",
+                next_step="Ask the operator to register a smaller directory, or to move build output elsewhere.",
+            )
 
 
 class _Globs:
