@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from codespace.sandbox.box import Sandbox
 from codespace.testing.installed import script
 from codespace.testing.site import Site, put_files
 from codespace.testing.wire import Wire
@@ -32,6 +33,7 @@ FLOOD = ("head", "-c", "100000000", "/dev/zero")
 LINES_OF_100 = "".join(f"line {number}: the quick brown fox jumps over the lazy dog\n" for number in range(100))
 MEGABYTE = "".join(f"{number:07d} {'x' * 54}\n" for number in range(16_650))
 # 1.05 MB of distinct lines.
+_found: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,8 @@ def through_stdio(site: Site, rounds: int) -> list[Row]:
             measure("search in 5,000 files", rounds, lambda _: succeed(wire, "search", pattern="needle [0-9]+"), 24),
             measure("patch of 1 hunk", rounds, patching(wire, "small.txt", LINES_OF_100.splitlines()[50]), 2.4),
             measure("patch of 1 hunk in 1 MB", rounds, patching(wire, "big.txt", MEGABYTE.splitlines()[8000])),
-            measure("exec of /bin/true", rounds, lambda _: run_true(wire), 12),
-            measure("exec of echo", rounds, lambda _: run(wire, "echo", "hello"), 12),
+            measure("exec of /bin/true", rounds, lambda _: run_true(wire), 20),
+            measure("exec of echo", rounds, lambda _: run(wire, "echo", "hello"), 20),
             measure("exec, to its first byte", rounds, lambda _: to_first_byte(wire), after=lambda: end_all(wire)),
             measure("exec of 100 MB to its end", FLOODS, lambda _: run(wire, *FLOOD)),
             keystrokes(wire, rounds),
@@ -142,6 +144,14 @@ def keystrokes(wire: Wire, rounds: int) -> Row:
     return row
 
 
+def networked(folder: Path, rounds: int) -> list[Row]:
+    """Measure a command that has a door to the network, which is opened for it and closed behind it."""
+    site = Site(folder)
+    site.add_workspace("main", network="enabled", allowed_domains=["example.org"])
+    with Wire(site) as wire:
+        return [measure("exec of /bin/true with a network's door", rounds, lambda _: run_true(wire))]
+
+
 def start_to_list(site: Site) -> None:
     with Wire(site) as wire:
         wire.request("tools/list")
@@ -159,12 +169,23 @@ def floors(site: Site, rounds: int) -> list[Row]:
         measure("bare: write, fsync and rename of 6 KB", rounds, lambda _: rewrite(root / "small.txt")),
         measure("bare: write, fsync and rename of 1 MB", rounds, lambda _: rewrite(root / "big.txt")),
         measure("bare: subprocess /bin/true", rounds, lambda _: subprocess.run(["/bin/true"], check=True)),
+        measure("bare: bubblewrap /bin/true", rounds, lambda _: subprocess.run(bubblewrap(), check=True)),
         measure(
             "bare: subprocess echo", rounds, lambda _: subprocess.run(["echo", "x"], check=True, capture_output=True)
         ),
         measure("bare: 100 MB read from a pipe", FLOODS, lambda _: read_flood(*FLOOD)),
         measure("bare: 100 MB through cat", FLOODS, lambda _: read_flood("sh", "-c", f"{' '.join(FLOOD)} | cat")),
     ]
+
+
+def bubblewrap() -> list[str]:
+    """Return the least that makes all namespaces and runs a program of the system."""
+    program = Sandbox().standing().equipment if not _found else None
+    if program is not None:
+        _found.append(program.bubblewrap)
+    if not _found:
+        sys.exit("there is no sandbox here")
+    return [_found[0], "--unshare-all", "--unshare-user", "--ro-bind", "/", "/", "--", "/bin/true"]
 
 
 def read_flood(*command: str) -> None:
@@ -217,6 +238,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="codespace-benchmark-") as folder:
         site = build(Path(folder))
         rows = through_stdio(site, options.rounds) + floors(site, options.rounds)
+    with tempfile.TemporaryDirectory(prefix="codespace-benchmark-") as folder:
+        rows += networked(Path(folder), options.rounds)
     if options.json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
     else:

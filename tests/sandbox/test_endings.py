@@ -19,7 +19,8 @@ from codespace.testing import processes
 from .cage import PATH, Cage
 
 MOMENTS = (0, 1, 2, 4, 8, 16, 32)
-TIMES = 7
+TIMES = int(os.environ.get("ATTACK_TIMES", "7"))
+"""Of each moment; `ATTACK_TIMES=50 pytest tests/sandbox` gives 350 runs."""
 ENV = {"PATH": PATH, "HOME": HOME}
 
 

@@ -23,7 +23,8 @@ from .test_endings import marked
 
 SECONDS = 60.0
 MOMENTS = (0, 1, 2, 4, 8, 16, 32)
-TIMES = 8
+TIMES = int(os.environ.get("ATTACK_TIMES", "8"))
+"""Of each moment; `ATTACK_TIMES=50 pytest tests/sandbox` gives 350 runs."""
 _sandbox = Sandbox()
 
 
