@@ -39,6 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"codespace: {display(str(error))}. Nothing was written.", file=sys.stderr)
         return cli.USAGE
     _report(found, directory)
+    _offer(found)
     _next_steps(path, name, arguments.profile, copied, holds)
     return 0
 
@@ -136,6 +137,27 @@ def _report(found: Survey, directory: str) -> None:
         print(f"  hidden     {display(pattern)}  (for example {display(example)})")
     if not found.complete:
         print("  note       The directory is large; only its nearest part was looked at. Check hidden_paths yourself.")
+
+
+def _offer(found: Survey) -> None:
+    """Print what commands could be let have: the operator decides, so nothing of it is written."""
+    from codespace.cli import sources
+
+    programs = [program for _, program in found.toolchains]
+    readable = sources.readable_paths(programs, home(os.environ))
+    domains = sources.domains(programs, os.environ, home(os.environ))
+    if readable:
+        print(
+            f"  offer      readable_paths = {_listed(readable)}  (a toolchain that the sandbox does not show; and PATH)"
+        )
+    if domains:
+        print(
+            f'  offer      network = "enabled" and allowed_domains = {_listed(domains)}  (where your tools fetch from)'
+        )
+
+
+def _listed(entries: list[str]) -> str:
+    return display(json.dumps(entries, ensure_ascii=False))
 
 
 def _next_steps(path: str, name: str, profile: str, copied: str | None, holds: bool) -> None:

@@ -1,0 +1,134 @@
+"""What `init` can offer for commands: where the operator's own tools fetch packages from, and where toolchains lie.
+
+It reads the user's configuration of pip, uv, npm and cargo for names of hosts, and for nothing else: what
+else stands in an address (an account, a token) is never shown. An offer is printed, not written.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import shutil
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+_USUAL: Final[Mapping[str, tuple[str, ...]]] = {
+    "python3": ("pypi.org", "files.pythonhosted.org"),
+    "node": ("registry.npmjs.org",),
+    "cargo": ("index.crates.io", "static.crates.io"),
+    "go": ("proxy.golang.org", "sum.golang.org"),
+}
+"""By the program that a toolchain needs."""
+_VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "python3": ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL"),
+    "node": ("NPM_CONFIG_REGISTRY", "npm_config_registry"),
+    "cargo": (),
+    "go": ("GOPROXY",),
+}
+_NPM: Final = re.compile(r"^\s*(?:@[^:\s]+:)?registry\s*=\s*(\S+)", re.MULTILINE)
+_HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
+_CONFIGURATION_BYTES: Final = 262_144  # a person writes less
+
+
+def domains(programs: Iterable[str], environ: Mapping[str, str], home: str) -> list[str]:
+    """Return entries for allowed_domains: the operator's own sources, the public ones where none is configured."""
+    found: dict[str, None] = {}
+    for program in programs:
+        if program in _USUAL:
+            own = [entry for url in _configured(program, environ, home) if (entry := _entry(url)) is not None]
+            found |= dict.fromkeys(own or _USUAL[program])
+    return list(found)
+
+
+def readable_paths(programs: Iterable[str], home: str) -> list[str]:
+    """Return directories of toolchains that the sandbox would not show."""
+    found: dict[str, None] = {}
+    for program in programs:
+        where = shutil.which(program)
+        if where is not None:
+            found |= dict.fromkeys(_outside(os.path.realpath(where), home))
+    return list(found)
+
+
+def _outside(program: str, home: str) -> Iterator[str]:
+    folder = os.path.dirname(program)
+    if program.startswith(("/usr/", "/bin/", "/sbin/", "/nix/store/", "/gnu/store/")):
+        return
+    if folder == os.path.join(home, ".cargo", "bin"):
+        yield folder  # not what is above it: credentials lie there
+        if os.path.isdir(toolchains := os.path.join(home, ".rustup", "toolchains")):
+            yield toolchains
+        return
+    above = os.path.dirname(folder)
+    whole = os.path.basename(folder) == "bin" and above not in ("/", "/opt", home, os.path.join(home, ".local"))
+    yield above if whole else folder
+
+
+def _configured(program: str, environ: Mapping[str, str], home: str) -> Iterator[str]:
+    for name in _VARIABLES[program]:
+        yield from re.split(r"[\s,|]+", environ.get(name, ""))
+    config = environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
+    if program == "python3":
+        for path in (f"{config}/pip/pip.conf", f"{home}/.pip/pip.conf", "/etc/pip.conf"):
+            yield from _of_pip(_text(path))
+        yield from _of_uv(_table(f"{config}/uv/uv.toml"))
+    elif program == "node":
+        yield from _NPM.findall(_text(f"{home}/.npmrc"))
+    elif program == "cargo":
+        yield from _of_cargo(_table(f"{environ.get('CARGO_HOME') or f'{home}/.cargo'}/config.toml"))
+
+
+def _of_pip(text: str) -> Iterator[str]:
+    parser = configparser.RawConfigParser(strict=False)
+    try:
+        parser.read_string(text)
+    except configparser.Error:
+        return
+    for section in parser.sections():
+        for key in ("index-url", "index_url", "extra-index-url", "extra_index_url"):
+            yield from parser.get(section, key, fallback="").split()
+
+
+def _of_uv(table: Mapping[str, Any]) -> Iterator[str]:
+    for key in ("index-url", "extra-index-url", "index"):
+        value = table.get(key, [])
+        for each in value if isinstance(value, list) else [value]:
+            yield str(each.get("url", "")) if isinstance(each, dict) else str(each)
+
+
+def _of_cargo(table: Mapping[str, Any]) -> Iterator[str]:
+    for section, key in (("source", "registry"), ("registries", "index")):
+        entries = table.get(section, {})
+        for each in entries.values() if isinstance(entries, dict) else ():
+            if isinstance(each, dict) and isinstance(each.get(key), str):
+                yield each[key].removeprefix("sparse+")
+
+
+def _entry(url: str) -> str | None:
+    """Return `host` or `host:port` of an address, and nothing else of it."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    if parts.scheme not in ("http", "https") or host is None or not _HOST.fullmatch(host):
+        return None
+    return host if port in (None, 80, 443) else f"{host}:{port}"
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(_CONFIGURATION_BYTES)
+    except OSError:
+        return ""
+
+
+def _table(path: str) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(_text(path))
+    except tomllib.TOMLDecodeError:
+        return {}

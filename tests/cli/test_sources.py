@@ -1,0 +1,62 @@
+"""What `init` offers for commands: hosts of the operator's own sources without anything secret, and toolchains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from codespace.cli import sources
+
+
+def write(home: Path, path: str, text: str) -> None:
+    (home / path).parent.mkdir(parents=True, exist_ok=True)
+    (home / path).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("program", "path", "text", "expected"),
+    [
+        ("python3", ".config/pip/pip.conf", "[global]\nindex-url = https://me:token@mirror.example/simple\n", "mirror"),
+        ("python3", ".pip/pip.conf", "[install]\nextra-index-url =\n  https://mirror.example:8443/a\n", "mirror:8443"),
+        ("python3", ".config/uv/uv.toml", '[[index]]\nurl = "https://mirror.example/simple"\n', "mirror"),
+        ("node", ".npmrc", "@us:registry=https://mirror.example/\n//mirror.example/:_authToken=secret\n", "mirror"),
+        (
+            "cargo",
+            ".cargo/config.toml",
+            '[source.crates-io]\nreplace-with = "m"\n[source.m]\nregistry = "sparse+https://mirror.example/index/"\n',
+            "mirror",
+        ),
+    ],
+)
+def test_the_operators_own_source_is_offered_by_its_host_alone(
+    tmp_path: Path, program: str, path: str, text: str, expected: str
+) -> None:
+    write(tmp_path, path, text)
+    found = sources.domains([program], {}, str(tmp_path))
+    host, _, port = expected.partition(":")
+    assert f"{host}.example{f':{port}' if port else ''}" in found
+    assert not [entry for entry in found if "token" in entry or "secret" in entry or "@" in entry]
+
+
+def test_where_nothing_is_configured_the_public_ones_are_offered(tmp_path: Path) -> None:
+    assert sources.domains(["cargo", "make"], {}, str(tmp_path)) == ["index.crates.io", "static.crates.io"]
+
+
+def test_a_broken_configuration_offers_what_is_public(tmp_path: Path) -> None:
+    write(tmp_path, ".cargo/config.toml", "= no toml")
+    write(tmp_path, ".npmrc", "registry=https://[broken\n")
+    found = sources.domains(["cargo", "node"], {}, str(tmp_path))
+    assert found == ["index.crates.io", "static.crates.io", "registry.npmjs.org"]
+
+
+def test_a_toolchain_outside_is_offered_as_a_whole_but_never_what_holds_credentials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in ("node-22/bin/node", ".cargo/bin/cargo", ".rustup/toolchains/x"):
+        write(tmp_path, path, "#!/bin/sh\n")
+        (tmp_path / path).chmod(0o755)
+    (tmp_path / ".local/bin").mkdir(parents=True)
+    monkeypatch.setenv("PATH", f"{tmp_path}/node-22/bin:{tmp_path}/.cargo/bin:/usr/bin")
+    found = sources.readable_paths(["node", "cargo", "sh"], str(tmp_path))
+    assert found == [f"{tmp_path}/node-22", f"{tmp_path}/.cargo/bin", f"{tmp_path}/.rustup/toolchains"]
