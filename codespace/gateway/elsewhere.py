@@ -110,9 +110,15 @@ class Elsewhere:
             await trio.sleep(limits.NEIGHBOUR_LOOK_SECONDS)
             operation = await self._ledger.get(operation.id) or operation
 
-    async def was_started(self, operation: Operation) -> bool:
-        """Return whether it is recorded that its program ran; where not, nobody knows."""
-        return any(event.event == "started" for event in await self._ledger.events(operation.id))
+    async def in_force(self, operation: Operation) -> dict[str, Any] | None:
+        """Return what its program was locked into, as recorded; None where its start is not, and nobody knows."""
+        events = await self._ledger.events(operation.id)
+        for event in events:
+            if event.event == "started":
+                decisions = [each for one in events for each in one.details.get("network_decisions", ())]
+                network = dict(event.details.get("network", {})) | {"decisions": decisions}
+                return {"sandbox": event.details["sandbox"], "network": network} if "sandbox" in event.details else {}
+        return None
 
     async def refuse_input(self, process_id: str) -> Refusal:
         """Return why a process of another daemon takes no input from here. Raises: Refusal PROCESS_NOT_FOUND."""

@@ -246,7 +246,8 @@ class Execution:
                 await self._put_down(run, 0)
             raise
         try:
-            in_force = {"sandbox": run.spawned.sandbox, "network": run.spawned.network}
+            network = {"policy": run.workspace.network, "enforcement": run.spawned.network}
+            in_force = {"sandbox": run.spawned.sandbox, "network": network}
             await motion.move("started", changes={"spool": run.spawned.spool}, details=in_force)
         except (Refusal, Stale) as problem:  # it runs all the same, and is followed to its end
             log.warning("a start could not be recorded yet", operation_id=run.operation_id, problem=str(problem))

@@ -72,10 +72,12 @@ class Processes:
         output = await self._elsewhere.output(
             found, cursor=0, stream="combined", limit_bytes=limits.OUTPUT_CHUNK_BYTES, encoding="text"
         )
+        in_force = await self._elsewhere.in_force(found)
         return {
             **output,
+            **(in_force or {}),
             "operation_id": found.id,
-            "dispatch_status": "confirmed" if await self._elsewhere.was_started(found) else "unknown",
+            "dispatch_status": "unknown" if in_force is None else "confirmed",
             "replayed": True,
         }
 

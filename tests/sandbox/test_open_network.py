@@ -87,11 +87,21 @@ async def test_decisions_stand_in_the_audit_chain() -> None:
         ran = await run(bench, "perl", "-e", ASK, "evil.example")
         status = await bench.call("operation_status", operation_id=ran["operation_id"])
         started, *_ = [event for event in status["events"] if event["event"] == "started"]
-        assert started["details"] == {"sandbox": "linux-sandbox", "network": "enforced"}
+        network = {"policy": "enabled", "enforcement": "enforced"}
+        assert started["details"] == {"sandbox": "linux-sandbox", "network": network}
         (ended,) = [event for event in status["events"] if "network_decisions" in (event.get("details") or {})]
         assert ended["details"]["network_decisions"][0]["host"] == "evil.example"
         with connect(bench.daemon.settings.database) as db:
             assert audit.verify(db).ok
+
+
+async def test_what_was_in_force_and_decided_is_told_after_a_restart() -> None:
+    async with networked() as (bench, _):
+        command = {"command": ["perl", "-e", ASK, "evil.example"], "operation_key": "once", "wait_seconds": 30}
+        ran = await bench.call("exec_command", **command)
+        await bench.restart()
+        again = await bench.call("exec_command", **command)
+        assert (again["replayed"], again["sandbox"], again["network"]) == (True, ran["sandbox"], ran["network"])
 
 
 async def test_programs_are_told_the_way_out_and_there_is_no_other() -> None:
