@@ -234,7 +234,7 @@ class ProcessState:
     resources: Mapping[str, float] | None = None
     """`cpu_seconds` and `max_memory_bytes` of the whole tree, once known."""
     network_decisions: tuple[Mapping[str, Any], ...] | None = None
-    """What the network's door decided: {host, port, allowed, code, reason, rule, times}; None where there is no door."""
+    """What the network door decided: {host, port, allowed, code, reason, rule, times}; None where there is none."""
     planted: tuple[str, ...] | None = None
     """What the run made below the root that programs of the host run by themselves, once known; None where nothing."""
 
