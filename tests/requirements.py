@@ -399,7 +399,8 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             WORKER + "test_lost.py::test_workspace_info_names_the_runner",
             WORKER + "test_lost.py::test_a_killed_worker_takes_its_processes_along_and_they_are_lost",
             WORKER + "test_lost.py::test_a_patch_whose_worker_is_killed_ends_as_the_disk_says",
-            WORKER + "test_lost.py::test_a_start_that_was_lost_with_its_worker_is_unknown_to_the_caller_and_never_repeated",
+            WORKER
+            + "test_lost.py::test_a_start_that_was_lost_with_its_worker_is_unknown_to_the_caller_and_never_repeated",
         ),
     ),
     # Holds
