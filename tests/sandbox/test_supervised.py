@@ -141,7 +141,8 @@ async def test_a_spawn_that_is_cancelled_at_any_moment_leaves_no_process_and_no_
     for process_id in list(bench.supervisor._processes):
         await bench.supervisor.terminate(process_id, 0)
     assert not processes.still_alive_after(marked("987663"), 5.0)
-    assert not processes.still_alive_after(marked("codespace-gate"), 5.0)
+    # By the root: sandboxes of other daemons on this machine are none of this test's business.
+    assert not processes.still_alive_after(marked(bench.workspace.root), 5.0)
 
 
 async def test_the_end_of_the_supervisor_ends_its_sandboxes(tmp_path: Path) -> None:
@@ -161,7 +162,8 @@ async def test_a_killed_monitor_or_bubblewrap_ends_the_run_and_leaves_nothing(be
     for victim in ("monitor", "bubblewrap"):
         process_id = await bench.spawn("sh", "-c", "echo up; setsid sleep 987665 & sleep 987665")
         await bench.wait_text(process_id, "up")
-        outer = min(pid for pid in marked("codespace-gate"))
+        # Ours: another daemon's sandboxes on this machine are none of this test's business.
+        outer = min(pid for pid in marked("987665") if "codespace-gate" in processes.command_line(pid))
         parent = int(Path(f"/proc/{outer}/stat").read_text().rpartition(")")[2].split()[1])
         os.kill(parent if victim == "monitor" else outer, signal.SIGKILL)
         await bench.supervisor.wait_exit(process_id)
