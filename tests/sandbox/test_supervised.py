@@ -28,6 +28,12 @@ TIMES = int(os.environ.get("ATTACK_TIMES", "8"))
 _sandbox = Sandbox()
 
 
+def sandboxes() -> list[int]:
+    """Return the processes of our own sandboxes: those of others on this machine are none of a test's business."""
+    below = processes.descendants(os.getpid())
+    return [pid for pid in below if "codespace-gate" in processes.command_line(pid) and processes.is_alive(pid)]
+
+
 class Bench:
     """A supervisor with a sandbox, and a workspace."""
 
@@ -120,7 +126,7 @@ async def test_a_time_limit_ends_the_tree(bench: Bench) -> None:
 async def test_a_command_outlives_the_thread_that_prepared_it(bench: Bench) -> None:
     process_id = await bench.spawn("sh", "-c", "echo up; read line; echo $line", open_stdin=True)
     await bench.wait_text(process_id, "up")
-    (bubblewrap,) = [pid for pid in marked("codespace-gate") if " --unshare-all" in processes.command_line(pid)][:1]
+    (bubblewrap,) = [pid for pid in sandboxes() if " --unshare-all" in processes.command_line(pid)][:1]
     # What --die-with-parent follows: the one thread of the monitor, which lives as long as the run.
     parent = int(Path(f"/proc/{bubblewrap}/stat").read_text().rpartition(")")[2].split()[1])
     while "bwrap" in processes.command_line(parent).split(" ")[0]:
@@ -162,8 +168,7 @@ async def test_a_killed_monitor_or_bubblewrap_ends_the_run_and_leaves_nothing(be
     for victim in ("monitor", "bubblewrap"):
         process_id = await bench.spawn("sh", "-c", "echo up; setsid sleep 987665 & sleep 987665")
         await bench.wait_text(process_id, "up")
-        # Ours: another daemon's sandboxes on this machine are none of this test's business.
-        outer = min(pid for pid in marked("987665") if "codespace-gate" in processes.command_line(pid))
+        outer = min(sandboxes())
         parent = int(Path(f"/proc/{outer}/stat").read_text().rpartition(")")[2].split()[1])
         os.kill(parent if victim == "monitor" else outer, signal.SIGKILL)
         await bench.supervisor.wait_exit(process_id)
@@ -222,7 +227,7 @@ async def test_a_program_that_is_only_outside_is_named_and_nothing_is_started(be
     assert "readable_paths" in str(caught.value.next_step)
     with pytest.raises(Refusal, match="no such program"):
         await bench.spawn("no-such-program")
-    assert not processes.still_alive_after(marked("codespace-gate"), 5.0)
+    assert not processes.still_alive_after(sandboxes(), 5.0)
 
 
 async def test_a_workspace_that_cannot_be_protected_is_refused_and_lives_on(bench: Bench) -> None:
