@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -80,10 +81,11 @@ async def server() -> AsyncIterator[tuple[int, list[bytes]]]:
 def pid_of(port: int) -> int:
     """The process that listens on `port`, other than this one."""
     for pid in processes.descendants(os.getpid()):
-        for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[1].endswith(f":{port:04X}") and fields[3] == "0A" and _holds(pid, fields[9]):
-                return pid
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # another one, which ended meanwhile
+            for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[1].endswith(f":{port:04X}") and fields[3] == "0A" and _holds(pid, fields[9]):
+                    return pid
     raise AssertionError("nobody listens")
 
 
