@@ -265,16 +265,18 @@ class Supervisor:
         )
 
     async def wait_output(self, process_id: str, *, cursor: int, stream: Stream) -> None:
-        """Return once there is output behind `cursor`, or the stream has ended; then, if it comes soon, its exit too.
+        """Return once there is output behind `cursor`, or, where the stream has ended, the process too.
 
-        The time limit of the command bounds the wait. Raises: Refusal PROCESS_NOT_FOUND.
+        Behind the end of a stream only the exit can still come, and its reader is to hear of it. The time
+        limit of the command bounds the wait.
+
+        Raises: Refusal PROCESS_NOT_FOUND.
         Cancel: nothing is consumed; ask again with the same cursor.
         """
         process = self._find(process_id)
         await process.output.wait(cursor, stream=stream)
         if process.output.is_closed(stream) and cursor >= process.output.totals[stream]:
-            with trio.move_on_after(limits.EXIT_NEWS_SECONDS):
-                await process.ended.wait()
+            await process.ended.wait()
 
     # --- acting ---
 
