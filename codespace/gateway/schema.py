@@ -20,7 +20,7 @@ MIGRATIONS: Final = Migrations("codespace")
 
 @MIGRATIONS()
 def m001_operations_holds_events(db: Database) -> None:
-    """Create the tables of issue 2: the ledger, holds, instances, the audit chain and secrets."""
+    """Create the ledger, holds, instances, the audit chain and secrets."""
     for statement in _M001:
         db.execute(statement)
 
