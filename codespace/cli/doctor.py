@@ -6,7 +6,8 @@ import argparse
 
 from codespace import cli
 from codespace.cli import configured
-from codespace.cli.findings import Finding, everything
+from codespace.cli.finding import Finding
+from codespace.cli.findings import everything
 from codespace.display import display
 
 

@@ -11,24 +11,11 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
 
+from codespace.cli.finding import Finding
 from codespace.contract import Workspace
 from codespace.errors import Refusal
 from codespace.settings import MEMORY_DATABASE, Settings, notices
-
-Verdict = Literal["pass", "limit", "fail"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the report. `limit`: works, with less than the full promise; said in every answer too."""
-
-    verdict: Verdict
-    subject: str
-    found: str
-    fix: str = ""
 
 
 def everything(settings: Settings) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from codespace.cli.findings import Finding
+from codespace.cli.finding import Finding
 from codespace.errors import Refusal
 from codespace.runner.confinement import Confinement, Prober
 from codespace.sandbox import binaries

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from codespace.cli.findings import Finding
+from codespace.cli.finding import Finding
 from codespace.contract import Workspace
 from codespace.errors import Refusal
 from codespace.sandbox import probe, report
