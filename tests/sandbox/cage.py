@@ -227,6 +227,21 @@ def caged(uid: int, bubblewrap: str) -> Iterator[Cage]:
             (base / "home" / name).write_text("canary-secret\n")
         for path in (base, *base.rglob("*")):
             os.chown(path, uid, uid)
-        yield Cage(uid, bubblewrap, base, Workspace(id="w", root=str(base / "root"), profile="workspace-write"))
+        yield Cage(
+            uid,
+            _within_reach(bubblewrap, uid, base),
+            base,
+            Workspace(id="w", root=str(base / "root"), profile="workspace-write"),
+        )
     finally:
         shutil.rmtree(base, ignore_errors=True)
+
+
+def _within_reach(bubblewrap: str, uid: int, base: Path) -> str:
+    """Return a bubblewrap that the account can start: a copy where this checkout is closed to others."""
+    if uid == os.geteuid() or all(above.stat().st_mode & 0o001 for above in Path(bubblewrap).parents):
+        return bubblewrap
+    package = Path(bubblewrap).parents[1]  # the wheel's finds its library beside its package
+    for folder in (package, package.with_name(f"{package.name}.libs")):
+        shutil.copytree(folder, base / folder.name)
+    return str(base / package.name / Path(bubblewrap).relative_to(package))
