@@ -110,9 +110,7 @@ def _inspect(path: str, *, create: bool) -> None:
 def _check_owner_program(path: str) -> None:
     # Never os.open and os.close here: closing any descriptor of the file would drop the locks that
     # another connection of this process has on it. SQLite knows that and defers the close.
-    with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro&immutable=1", uri=True)) as look:
-        (application,) = look.execute("PRAGMA application_id").fetchone()
-        (version,) = look.execute("PRAGMA user_version").fetchone()
+    application, version = _header(path)
     if application != schema.APPLICATION_ID:
         raise Refusal(
             "STORE_UNAVAILABLE",
@@ -120,6 +118,25 @@ def _check_owner_program(path: str) -> None:
             next_step="Set CODESPACE_OPERATIONS_DB to a file of its own.",
         )
     _check_version(path, version)
+
+
+def _header(path: str) -> tuple[int, int]:
+    """Return whose database it is and its schema's version.
+
+    It is read without a lock, so while a daemon folds its log into the file a page may be half new: a
+    look that finds damage is taken again, for as long as a checkpoint may last.
+    """
+    deadline = time.monotonic() + limits.STORE_BUSY_SECONDS
+    while True:
+        try:
+            with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro&immutable=1", uri=True)) as look:
+                (application,) = look.execute("PRAGMA application_id").fetchone()
+                (version,) = look.execute("PRAGMA user_version").fetchone()
+            return application, version
+        except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_CORRUPT or time.monotonic() > deadline:
+                raise
+            time.sleep(_WAL_RETRY_SECONDS)
 
 
 def _check_version(path: str, version: int) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+from collections.abc import Iterable
 from typing import Final
 
-from codespace.beneath import Root
+from codespace.beneath import Root, kernel
 from codespace.beneath.faults import refusal
 from codespace.errors import Refusal
 from helper.patch.manifest import Manifest, staged_name
@@ -54,19 +56,27 @@ def _names(manifest: Manifest, directory: str) -> list[str]:
 
 
 def _try(root: Root, manifest: Manifest, directory: str) -> bool:
-    first, second, third = _names(manifest, directory)
-    try:
-        for path in (first, second):
-            with root.parent(path) as (above, name):
-                os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=above))
-        root.exchange(first, second)
-        root.move(first, third)
-    except OSError as error:
-        raise refusal(error, directory or "the workspace root", "Nothing was written.") from error
-    except Refusal as refused:
-        if (refused.details or {}).get("errno") in _UNKNOWN_FLAGS:
-            return False
-        raise
-    finally:
-        remove_probes(root, manifest)
+    """Try in one held directory, so that one that is moved or swapped meanwhile does not keep what was made in it."""
+    paths = _names(manifest, directory)
+    with root.parent(paths[0]) as (held, _):
+        first, second, third = (path.rpartition("/")[2] for path in paths)
+        try:
+            for name in (first, second):
+                os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=held))
+            kernel.renameat2(held, first, held, second, kernel.RENAME_EXCHANGE)
+            kernel.renameat2(held, first, held, third, kernel.RENAME_NOREPLACE)
+        except OSError as error:
+            if errno.errorcode.get(error.errno or 0) in _UNKNOWN_FLAGS:
+                return False
+            raise refusal(error, directory or "the workspace root", "Nothing was written.") from error
+        finally:
+            _remove(held, (first, second, third))
     return True
+
+
+def _remove(held: int, names: Iterable[str]) -> None:
+    """Remove what the probe made: empty files; what is not empty is somebody else's."""
+    for name in names:
+        with contextlib.suppress(OSError):
+            if os.stat(name, dir_fd=held, follow_symlinks=False).st_size == 0:
+                os.unlink(name, dir_fd=held)
