@@ -147,7 +147,8 @@ class Supervisor:
         if self._sandbox is None:
             return
         try:
-            standing = await trio.to_thread.run_sync(self._sandbox.standing, abandon_on_cancel=True)
+            # Waited for at a stop too: a thread that was left to itself would leave its sandbox behind the daemon.
+            standing = await trio.to_thread.run_sync(self._sandbox.standing)
         except Refusal as refusal:  # asked again by the first command, which is refused as long as it is so
             log.warning("what commands are locked into is not known yet", problem=refusal.message)
             return
