@@ -123,20 +123,15 @@ def _check_owner_program(path: str) -> None:
 def _header(path: str) -> tuple[int, int]:
     """Return whose database it is and its schema's version.
 
-    It is read without a lock, so while a daemon folds its log into the file a page may be half new: a
-    look that finds damage is taken again, for as long as a checkpoint may last.
+    It is read without a lock, so while a daemon folds its log into the file, the first page may already
+    count pages that are still in the log only: SQLite calls that damage unless the schema may be written,
+    which it cannot be through this connection.
     """
-    deadline = time.monotonic() + limits.STORE_BUSY_SECONDS
-    while True:
-        try:
-            with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro&immutable=1", uri=True)) as look:
-                (application,) = look.execute("PRAGMA application_id").fetchone()
-                (version,) = look.execute("PRAGMA user_version").fetchone()
-            return application, version
-        except sqlite3.DatabaseError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_CORRUPT or time.monotonic() > deadline:
-                raise
-            time.sleep(_WAL_RETRY_SECONDS)
+    with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro&immutable=1", uri=True)) as look:
+        look.execute("PRAGMA writable_schema = ON")
+        (application,) = look.execute("PRAGMA application_id").fetchone()
+        (version,) = look.execute("PRAGMA user_version").fetchone()
+    return application, version
 
 
 def _check_version(path: str, version: int) -> None:

@@ -25,7 +25,7 @@ def finish(root: Root, manifest: Manifest, journal: Journal) -> tuple[list[str],
     """
     if journal.marked("restoring") or not journal.marked("installing"):
         mend(root, manifest, journal)
-        moved = set(astray(journal))
+        moved = astray(root, manifest, journal)
         if journal.marked("staged") and not journal.marked("restoring"):
             moved |= {slot.number for slot in manifest.slots if slot.action != "remove" and is_lost(root, slot.beside)}
         moved |= sweep(root, manifest, journal)
@@ -44,7 +44,7 @@ def _throw_away(root: Root, manifest: Manifest, journal: Journal) -> list[str]:
     journal.mark("finishing")
     journal.sync_before()  # from here on the journal alone has the bytes before
     left = []
-    moved = set(astray(journal))
+    moved = astray(root, manifest, journal)
     for slot in manifest.slots:
         if slot.action == "create":
             continue

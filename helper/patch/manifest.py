@@ -10,6 +10,9 @@ from codespace.beneath import STAGED_PREFIX
 
 _SHORT_CHARACTERS: Final = 12  # of an operation id in staged names; O_EXCL guards what chance leaves
 
+PROBE: Final = -1
+"""In place of a slot's number: the files by which a filesystem was tried."""
+
 Action = Literal["create", "replace", "remove"]
 
 FORMAT: Final = 2

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from codespace.beneath import Root, kernel
 from codespace.beneath.faults import refusal
 from codespace.errors import Refusal
 from helper.patch.manifest import Manifest, staged_name
+from helper.patch.sight import insist
 
 _UNKNOWN_FLAGS: Final = frozenset(errno.errorcode[number] for number in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP))
 
@@ -34,16 +34,15 @@ def remove_probes(root: Root, manifest: Manifest) -> bool:
 
     Returns: whether nothing is left.
     """
-    clean = True
-    for directory in _directories(manifest):
-        for path in _names(manifest, directory):
-            try:
-                status = root.look(path)
-                if status is not None and status.st_size == 0:
-                    root.remove(path)
-            except Refusal:
-                clean = False
-    return clean
+    paths = [path for directory in sorted(_directories(manifest)) for path in _names(manifest, directory)]
+    return all([insist(partial(_remove_at, root, path)) for path in paths])
+
+
+def _remove_at(root: Root, path: str) -> bool:
+    status = root.look(path)
+    if status is not None and status.st_size == 0:
+        root.remove(path)
+    return True
 
 
 def _directories(manifest: Manifest) -> set[str]:
@@ -58,6 +57,8 @@ def _names(manifest: Manifest, directory: str) -> list[str]:
 def _try(root: Root, manifest: Manifest, directory: str) -> bool:
     """Try in one held directory, so that one that is moved or swapped meanwhile does not keep what was made in it."""
     paths = _names(manifest, directory)
+    where = directory or "the workspace root"
+    has_flags = True
     with root.parent(paths[0]) as (held, _):
         first, second, third = (path.rpartition("/")[2] for path in paths)
         try:
@@ -66,17 +67,23 @@ def _try(root: Root, manifest: Manifest, directory: str) -> bool:
             kernel.renameat2(held, first, held, second, kernel.RENAME_EXCHANGE)
             kernel.renameat2(held, first, held, third, kernel.RENAME_NOREPLACE)
         except OSError as error:
-            if errno.errorcode.get(error.errno or 0) in _UNKNOWN_FLAGS:
-                return False
-            raise refusal(error, directory or "the workspace root", "Nothing was written.") from error
+            if errno.errorcode.get(error.errno or 0) not in _UNKNOWN_FLAGS:
+                raise refusal(error, where, "Nothing was written.") from error
+            has_flags = False
         finally:
-            _remove(held, (first, second, third))
-    return True
+            left = [why for name in (first, second, third) if (why := _remove(held, name)) is not None]
+    if left:  # such as a directory that is outside the root for a moment, where the helper may remove nothing
+        raise refusal(left[0], where, "Nothing was written.") from left[0]
+    return has_flags
 
 
-def _remove(held: int, names: Iterable[str]) -> None:
-    """Remove what the probe made: empty files; what is not empty is somebody else's."""
-    for name in names:
-        with contextlib.suppress(OSError):
-            if os.stat(name, dir_fd=held, follow_symlinks=False).st_size == 0:
-                os.unlink(name, dir_fd=held)
+def _remove(held: int, name: str) -> OSError | None:
+    """Remove what the probe made: an empty file; what is not empty is somebody else's. Returns: why it is left."""
+    try:
+        if os.stat(name, dir_fd=held, follow_symlinks=False).st_size == 0:
+            os.unlink(name, dir_fd=held)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        return error
+    return None

@@ -41,7 +41,9 @@ def restore(root: Root, manifest: Manifest, journal: Journal) -> Restored:
     mend(root, manifest, journal)
     installed = _installed(root, manifest, journal)
     kept: list[str] = []
-    moved = {slot.number for slot in manifest.slots if journal.marked("staged") and _is_moved(root, slot, installed)}
+    moved = astray(root, manifest, journal)
+    if journal.marked("staged"):
+        moved |= {slot.number for slot in manifest.slots if _is_moved(root, slot, installed)}
     for slot in reversed(manifest.slots):
         if slot.number in installed:
             if not insist(partial(_put_back, root, slot, journal), _require_passable):
@@ -50,7 +52,7 @@ def restore(root: Root, manifest: Manifest, journal: Journal) -> Restored:
             moved.add(slot.number)
     for directory in reversed(manifest.directories):
         _take_away(root, directory.path, directory.beside)
-    left = sweep(root, manifest, journal) | moved | astray(journal)
+    left = sweep(root, manifest, journal) | moved
     if left:
         sweep_strays(root, manifest, journal, left)
     sync_parents(root, manifest)

@@ -16,7 +16,7 @@ from codespace.beneath.faults import refusal
 from codespace.errors import Refusal
 from helper.patch.flush import Flush, write_all
 from helper.patch.journal import Journal
-from helper.patch.manifest import Manifest, Metadata, Slot
+from helper.patch.manifest import PROBE, Manifest, Metadata, Slot
 from helper.patch.planning import Planned
 from helper.patch.probe import probe_renames, remove_probes
 from helper.patch.sight import Identity, discard, identity, insist
@@ -41,13 +41,14 @@ def stage(
     manifest = _with_metadata(root, planned.manifest)
     journal = Journal.create(folder, manifest.operation)
     identities: dict[int, Identity] = {}
+    begun: set[int] = set()
     try:
         with _refusing():
             journal.write_manifest(manifest, planned.before, planned.diff, planned.whole_diff())
             probe_renames(root, manifest, renaming)
-            _write_staged(root, manifest, planned.after, identities)
+            _write_staged(root, manifest, planned.after, identities, begun)
     except BaseException:
-        if sweep(root, manifest, journal, identities.keys()) or journal.rescued():
+        if sweep(root, manifest, journal, begun) or journal.rescued():
             journal.close()  # kept for those bytes, or for `finish` to sweep once more
         else:
             journal.purge()
@@ -61,7 +62,7 @@ def sweep(root: Root, manifest: Manifest, journal: Journal, only: Collection[int
 
     Args:
         only: The slots that got so far; None for all of them.
-    Returns: the slots of which something may be left, -1 for a probe's file.
+    Returns: the slots of which something may be left, and PROBE where a probe's file may be.
     """
     left: set[int] = set()
     for slot in manifest.slots:
@@ -71,17 +72,20 @@ def sweep(root: Root, manifest: Manifest, journal: Journal, only: Collection[int
     for directory in reversed(manifest.directories):
         with contextlib.suppress(Refusal, OSError):
             root.remove_directory(directory.beside)
-    return left if remove_probes(root, manifest) else left | {-1}
+    return left if remove_probes(root, manifest) else left | {PROBE}
 
 
 def write_beside(root: Root, slot: Slot, data: bytes) -> tuple[int, Identity]:
     """Make the file of a slot under its staged name.
 
     Returns: its open descriptor, still to be flushed, and its identity.
-    Raises: Refusal naming the slot's path; nothing is left.
+    Raises: FileExistsError where something has that name; Refusal naming the slot's path: nothing is left unless
+        it could not be removed either.
     """
     try:
         return _write_beside(root, slot, data)
+    except FileExistsError:
+        raise
     except OSError as error:
         raise refusal(error, slot.path, "Nothing was written.") from error
 
@@ -97,7 +101,7 @@ def _write_beside(root: Root, slot: Slot, data: bytes) -> tuple[int, Identity]:
             return descriptor, identity(os.fstat(descriptor))
         except BaseException:
             os.close(descriptor)
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):  # the reason why it could not be written is told first
                 os.unlink(name, dir_fd=directory)
             raise
 
@@ -127,7 +131,9 @@ def _give(metadata: Metadata, descriptor: int) -> None:
     os.fchmod(descriptor, metadata.mode)  # last: changing an owner clears the setuid bit
 
 
-def _write_staged(root: Root, manifest: Manifest, after: Mapping[int, bytes], identities: dict[int, Identity]) -> None:
+def _write_staged(
+    root: Root, manifest: Manifest, after: Mapping[int, bytes], identities: dict[int, Identity], begun: set[int]
+) -> None:
     flush = Flush()
     try:
         for directory in manifest.directories:
@@ -137,7 +143,12 @@ def _write_staged(root: Root, manifest: Manifest, after: Mapping[int, bytes], id
                     os.chmod(name, directory.mode, dir_fd=above)
         for slot in manifest.slots:
             if slot.action != "remove":
-                descriptor, identities[slot.number] = write_beside(root, slot, after[slot.number])
+                begun.add(slot.number)
+                try:
+                    descriptor, identities[slot.number] = write_beside(root, slot, after[slot.number])
+                except FileExistsError as error:
+                    begun.discard(slot.number)  # what is there is somebody else's
+                    raise refusal(error, slot.path, "Nothing was written.") from error
                 flush.add(descriptor)
         flush.wait()
     finally:

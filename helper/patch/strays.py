@@ -14,8 +14,8 @@ from codespace import limits
 from codespace.beneath import STAGED_PREFIX, Root
 from codespace.errors import Refusal
 from helper.patch.journal import Journal
-from helper.patch.manifest import Manifest, staged_name
-from helper.patch.sight import throw_away
+from helper.patch.manifest import PROBE, Manifest, staged_name
+from helper.patch.sight import is_lost, throw_away
 
 
 def sweep_strays(
@@ -26,26 +26,32 @@ def sweep_strays(
     Args:
         applied: Whether the patch is, so that the bytes before are of no more use; else they are rescued too, as
             they could not be put back.
-        expected: Slots whose file has to be somewhere. One that is not found is noted in the journal, and looked for
-            again the next time.
+        expected: Slots whose file has to be somewhere, or PROBE. One that is not found is noted in the journal, and
+            looked for again the next time.
     Returns: whether nothing is left. What was not found for a day is given up.
     """
     found = _sweep(root, manifest, journal, applied=applied)
-    if found is not None and (found >= set(expected) - {-1} or journal.age() > limits.JOURNAL_AGE_SECONDS):
+    if found is not None and (found >= set(expected) or journal.age() > limits.JOURNAL_AGE_SECONDS):
         return True
     journal.mark("astray", sorted(expected))
     return False
 
 
-def astray(journal: Journal) -> frozenset[int]:
-    """Return the slots whose file was looked for and not found yet."""
-    return frozenset(journal.note("astray") or ())
+def astray(root: Root, manifest: Manifest, journal: Journal) -> set[int]:
+    """Return the slots whose file was looked for and not found yet, and is not back in its place either.
+
+    To be asked before what lies in its place is thrown away. A probe's file is not among them: it may never
+    have been there, so its directory decides each time.
+    """
+    noted = frozenset(journal.note("astray") or ())
+    return {slot.number for slot in manifest.slots if slot.number in noted and is_lost(root, slot.beside)}
 
 
 def _sweep(root: Root, manifest: Manifest, journal: Journal, *, applied: bool) -> set[int] | None:
     """Return the slots whose file was found and thrown away; None where something may be left."""
-    ours = re.compile(re.escape(staged_name(manifest.operation, "")[: -len(".staged")]) + r"p?(\d+)\.[a-z]+\Z")
-    known = {slot.number: (slot.after, slot.before) if applied else (slot.after,) for slot in manifest.slots}
+    ours = re.compile(re.escape(staged_name(manifest.operation, "")[: -len(".staged")]) + r"(p?\d+)\.[a-z]+\Z")
+    known: dict[int, tuple[str, ...]] = {PROBE: ()}  # a probe's file is empty
+    known |= {slot.number: (slot.after, slot.before) if applied else (slot.after,) for slot in manifest.slots}
     until = time.monotonic() + limits.STRAYS_SECONDS
     gone: set[int] = set()
     clean = True
@@ -54,10 +60,11 @@ def _sweep(root: Root, manifest: Manifest, journal: Journal, *, applied: bool) -
             return None
         name = entry.path.rpartition("/")[2]
         found = ours.match(name) if name.startswith(STAGED_PREFIX) else None
-        if found is not None and int(found[1]) in known:
+        number = None if found is None else PROBE if found[1].startswith("p") else int(found[1])
+        if number is not None and number in known:
             try:
-                clean &= throw_away(root, int(found[1]), entry.path, known[int(found[1])], journal)
-                gone.add(int(found[1]))
+                clean &= throw_away(root, number, entry.path, known[number], journal)
+                gone.add(number)
             except (Refusal, OSError):
                 clean = False
     return gone if clean else None

@@ -410,6 +410,28 @@ async def test_a_lock_that_is_never_given_back_ends_in_a_refusal_that_says_so(
         assert await store.read(names) == {"b"}
 
 
+def test_a_file_whose_first_page_counts_pages_that_are_in_the_log_only_is_opened(path: Path) -> None:
+    """As it is while a checkpoint copies them, and after one that was cut off."""
+    Store.open(str(path)).close()
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("PRAGMA wal_autocheckpoint = 0")
+        writer.execute("CREATE TABLE large (value BLOB)")
+        writer.execute("INSERT INTO large VALUES (zeroblob(100000))")
+        (pages,) = writer.execute("PRAGMA page_count").fetchone()
+        with path.open("r+b") as file:  # the first page, and none of the others
+            file.seek(28)
+            file.write(pages.to_bytes(4, "big"))
+            file.seek(92)
+            file.write(file_counter(path))
+        with connect(str(path)) as db:
+            assert db.execute("SELECT length(value) FROM large").fetchone() == (100_000,)
+
+
+def file_counter(path: Path) -> bytes:
+    """Return the change counter, which says that the count of pages is of use where its copy is the same."""
+    return path.read_bytes()[24:28]
+
+
 def test_daemons_that_start_together_on_a_new_file_all_open_it_and_share_its_secret(path: Path) -> None:
     together, opened, failed = threading.Barrier(6), list[Store](), list[BaseException]()
 

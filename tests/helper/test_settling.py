@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -308,6 +309,61 @@ def test_what_a_probe_of_the_filesystem_left_is_swept(house: House) -> None:
     (house.root / staged_name(OPERATION, "p1")).touch()
     assert house.ask("settle")["outcome"] == "rejected"
     assert house.files() == BEFORE
+
+
+@pytest.mark.parametrize("wanderer", [0, "p0", "p2"])
+def test_what_lies_in_a_directory_that_is_away_for_a_moment_is_swept_when_it_is_back(
+    house: House, wanderer: int | str
+) -> None:
+    (house.root / "d").mkdir()
+    (house.root / "d/b").write_text("b\n")
+    away = house.root.parent / "away"
+    name = staged_name(OPERATION, wanderer)
+    patch = "*** Begin Patch\n*** Update File: d/b\n-b\n+c\n*** End Patch"
+    with house.helper() as session:
+        session.call({"verb": "plan", "operation": OPERATION, "patch": patch, "expected_versions": {}})
+        session.call({"verb": "stage", "operation": OPERATION})
+    (house.root / "d" / name).touch()
+    (house.root / "d").rename(away)
+    (house.root / "d").symlink_to(away)
+    assert not house.ask("finish")["clean"]
+    assert (house.journal / OPERATION).exists()
+    (house.root / "d").unlink()
+    away.rename(house.root / "d")
+    assert house.ask("finish")["clean"]
+    assert house.files() == {**BEFORE, "d/b": "b\n"}
+    assert not (house.journal / OPERATION).exists()
+
+
+def test_what_a_probe_left_in_a_directory_that_was_moved_is_found(house: House) -> None:
+    (house.root / "d").mkdir()
+    (house.root / "d/b").write_text("b\n")
+    patch = "*** Begin Patch\n*** Update File: d/b\n-b\n+c\n*** End Patch"
+    with house.helper() as session:
+        session.call({"verb": "plan", "operation": OPERATION, "patch": patch, "expected_versions": {}})
+        session.call({"verb": "stage", "operation": OPERATION})
+    (house.root / "d" / staged_name(OPERATION, "p2")).touch()
+    (house.root / "d").rename(house.root / "elsewhere")
+    assert house.ask("finish")["clean"]
+    assert house.files() == {**BEFORE, "elsewhere/b": "b\n"}
+
+
+def test_a_probe_whose_files_cannot_be_removed_stops_the_patch_and_is_swept_later(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(name: str, *, dir_fd: int | None = None) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with house.helper() as session:
+        session.call({"verb": "plan", "operation": OPERATION, "patch": PATCH, "expected_versions": {}})
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "unlink", refuse)  # as Landlock does while the directory is outside the root
+            with pytest.raises(Refusal, match="EACCES"):
+                session.call({"verb": "stage", "operation": OPERATION})
+        assert house.files().keys() > BEFORE.keys()
+    assert house.ask("finish")["clean"]
+    assert house.files() == BEFORE
+    assert not (house.journal / OPERATION).exists()
 
 
 def test_a_file_that_was_staged_only_in_part_leaves_no_journal_behind(house: House) -> None:

@@ -25,11 +25,15 @@ ENV = {"PATH": PATH, "HOME": HOME}
 
 
 def marked(mark: str) -> list[int]:
-    """Return the processes that have `mark` in their command line, zombies left out."""
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdecimal() and mark in processes.command_line(int(name)) and processes.is_alive(int(name)):
-            found.append(int(name))
+    """Return the processes that have `mark` in their command line, zombies left out.
+
+    A process that starts another one and ends while they are looked at is neither seen itself nor is its
+    child, which was not there yet; so it is looked again until no process is new.
+    """
+    known: set[str] = set()
+    while new := {name for name in os.listdir("/proc") if name.isdecimal()} - known:
+        known |= new
+        found = [int(n) for n in known if mark in processes.command_line(int(n)) and processes.is_alive(int(n))]
     return [pid for pid in found if pid != os.getpid()]
 
 
