@@ -9,7 +9,6 @@ from typing import Final
 
 from codespace.beneath import Root, kernel
 from codespace.beneath.faults import refusal
-from codespace.errors import Refusal
 from helper.patch.manifest import Manifest, staged_name
 from helper.patch.sight import insist
 
@@ -35,7 +34,8 @@ def remove_probes(root: Root, manifest: Manifest) -> bool:
     Returns: whether nothing is left.
     """
     paths = [path for directory in sorted(_directories(manifest)) for path in _names(manifest, directory)]
-    return all([insist(partial(_remove_at, root, path)) for path in paths])
+    removed = [insist(partial(_remove_at, root, path)) for path in paths]
+    return all(removed)
 
 
 def _remove_at(root: Root, path: str) -> bool:
