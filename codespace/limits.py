@@ -255,6 +255,8 @@ SANDBOX_SPAWN_SECONDS: Final = 40.0
 # One start with its look at the workspace, which ends itself before, so that the caller learns which part was slow.
 SANDBOX_SCAN_SECONDS: Final = 8.0
 # Longest look at a workspace before a run: some two million entries.
+SANDBOX_KEPT_ENTRIES: Final = 200_000
+# Most that is kept of one look for the next one: some 30 MB, for the largest trees.
 SANDBOX_BINDS: Final = 400
 # Most mounts of one run that a workspace's content asks for: each costs time, and bubblewrap has an end at some 3,000.
 SANDBOX_PIDS: Final = 2_048

@@ -1,4 +1,4 @@
-"""The system calls that `os` lacks: openat2 and renameat2, and the mount that a descriptor is on.
+"""The system calls that `os` lacks: openat2, renameat2 and fstatfs, and the mount that a descriptor is on.
 
 They raise OSError like `os` does; what an errno means to a caller is decided in `faults`.
 """
@@ -21,6 +21,8 @@ RENAME_EXCHANGE: Final = 2
 _OPENAT2: Final = 437  # the same number on every architecture
 _RENAMEAT2: Final = {"x86_64": 316, "aarch64": 276, "riscv64": 276, "ppc64le": 357, "s390x": 347, "armv7l": 382}
 _RETRIES: Final = 64  # of EINTR and EAGAIN, which openat2 gives while something is renamed below it
+
+_STATFS_BYTES: Final = 256  # more than any architecture's struct statfs, which begins with the kind
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _syscall = _libc.syscall
@@ -78,6 +80,17 @@ def renameat2(source_directory: int, source: str, target_directory: int, target:
     if outcome != 0:
         failure = ctypes.get_errno()
         raise OSError(failure, os.strerror(failure), source, None, target)
+
+
+def filesystem(descriptor: int) -> int:
+    """Return the magic number of the filesystem's kind; 0 where the kernel does not say.
+
+    Source: fstatfs(2).
+    """
+    buffer = ctypes.create_string_buffer(_STATFS_BYTES)
+    if _libc.fstatfs(ctypes.c_int(descriptor), buffer) != 0:
+        return 0
+    return int(ctypes.c_long.from_buffer(buffer).value)
 
 
 def mount_id(descriptor: int) -> int | None:

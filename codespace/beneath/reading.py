@@ -22,6 +22,13 @@ from codespace.errors import Refusal
 _BLOCK_BYTES: Final = 1_048_576  # of one read while hashing: large enough that system calls do not count
 
 
+_LOCAL: Final = frozenset({0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0x01021994})
+# ext2 to ext4, XFS, Btrfs, F2FS and tmpfs: nothing changes in their directories behind this kernel's back.
+
+Stamp = tuple[int, int, int, int]
+"""Device, inode, and the times of the last write and of the last change: nobody can set the last one."""
+
+
 class Reader:
     """One directory and everything below it, by a descriptor that no rename leads astray.
 
@@ -214,6 +221,24 @@ class Reader:
         finally:
             os.close(held)
 
+    def stamp(self, path: str) -> Stamp | None:
+        """Return the stamp of a directory that a listing named; None where nothing is there, or a link in its place.
+
+        Only to be compared with an earlier one, its parents' first: equal means that it is the same directory in
+        the same place, so a link on the way, which nothing here looks for, makes no difference.
+        """
+        try:
+            return stamp_of(os.stat(path, dir_fd=self.fd, follow_symlinks=False))
+        except OSError:
+            return None
+
+    def tells_changes(self) -> bool:
+        """Return whether a name that comes or goes always shows in its directory's stamp, seconds later at the latest.
+
+        Not on network filesystems and the like, and never for what is mounted below.
+        """
+        return kernel.filesystem(self.fd) in _LOCAL
+
     def reaches(self, path: str) -> bool:
         """Return whether something that a listing named is there, on no link and no mount; whatever its characters."""
         return self._identity(path) is not None
@@ -269,6 +294,11 @@ class Reader:
             return status.st_dev, status.st_ino
         finally:
             os.close(held)
+
+
+def stamp_of(status: os.stat_result) -> Stamp:
+    """Return the stamp that a directory's status holds."""
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _too_large(path: str, size: int, limit_bytes: int) -> Refusal:

@@ -37,6 +37,8 @@ class Prepared:
     equipment: Equipment
     before: Inventory
     protected: tuple[str, ...]
+    memory: scan.Memory
+    """Of what scans after a run have seen."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -61,7 +63,7 @@ class Prepared:
         Raises: Refusal SANDBOX_UNAVAILABLE where the tree cannot be looked at.
         """
         with Root.open(self.workspace.root, allow_submounts=self.workspace.allow_submounts) as root:
-            after = scan.scan(root, hidden=(), protected=self.protected)
+            after = scan.scan(root, hidden=(), protected=self.protected, memory=self.memory)
             submodules = {path for path, _ in git.gitlinks(root, after)}
         return plan.planted(self.before, after, submodules)
 
@@ -75,6 +77,7 @@ class Sandbox:
         self._lock = threading.Lock()
         self._known: Standing | None = None
         self._unsure: tuple[float, str] | None = None
+        self._memories: dict[tuple[str, tuple[str, ...], tuple[str, ...]], scan.Memory] = {}
 
     def standing(self) -> Standing:
         """Return what is in force; the first call probes, and what it concludes stands until the daemon ends.
@@ -137,9 +140,16 @@ class Sandbox:
         if equipment is None:
             raise unavailable("; ".join(self.standing().causes))
         with Root.open(workspace.root, allow_submounts=workspace.allow_submounts) as root:
-            before = scan.scan(root, hidden=workspace.hidden_paths, protected=protected)
+            memory = self._memory(workspace.root, workspace.hidden_paths, protected)
+            before = scan.scan(root, hidden=workspace.hidden_paths, protected=protected, memory=memory)
             made = plan.make(workspace, root, before, command=command, cwd=cwd, env=env, etc=self._etc.masks(), tty=tty)
-        return Prepared(workspace, made, equipment, before, tuple(protected))
+        return Prepared(
+            workspace, made, equipment, before, tuple(protected), self._memory(workspace.root, (), protected)
+        )
+
+    def _memory(self, root: str, hidden: Sequence[str], protected: Sequence[str]) -> scan.Memory:
+        """Return what earlier scans have seen; there is one for each workspace before a run, and one after."""
+        return self._memories.setdefault((root, tuple(hidden), tuple(protected)), scan.Memory())
 
     def facts(self, workspace: Workspace) -> dict[str, Any]:
         """Return what workspace_info says of commands here, from the probe. Raises: Refusal SANDBOX_UNAVAILABLE."""

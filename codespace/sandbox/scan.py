@@ -1,7 +1,8 @@
 """One walk over a root that finds everything a command's sandbox must treat apart.
 
 It is done before each run, because the run before it may have made new ones, and after it, so that
-what a run has planted is named. It opens nothing but directories, all through `beneath`.
+what a run has planted is named. It opens nothing but directories, all through `beneath`. A directory
+that is as an earlier scan left it, by a time of change that nobody can set, is not listed again.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import errno
 import itertools
 import os
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from codespace import limits
 from codespace.beneath import Hidden, Root
 from codespace.beneath.names import fold
+from codespace.beneath.reading import Stamp, stamp_of
 from codespace.beneath.walking import Kind, kind_of
 from codespace.errors import Refusal
 
@@ -28,6 +30,9 @@ _PARTS: Final = frozenset({"HEAD", "commondir", "objects", "refs"})
 _TELLING: Final = frozenset(letter for name in (*_GIT_NAMES, *_PARTS) for letter in (name[0].lower(), name[0].upper()))
 """First letters of every name that matters by itself, in plain letters."""
 _LOOK_AT_CLOCK: Final = 1024  # entries between two looks at the clock
+_SETTLED_NANOSECONDS: Final = 3_000_000_000
+# A directory that changed so short before it was listed may change again at the same time of the clock, which some
+# filesystems keep in whole seconds.
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +60,58 @@ class Inventory:
     entries: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """What one directory holds that matters, as long as its stamp is the same."""
+
+    stamp: Stamp
+    count: int
+    telling: tuple[tuple[str, Kind], ...]
+
+
+@dataclass(slots=True)
+class Memory:
+    """What scans of one root with the same globs have seen, for the next one. Threads may share it."""
+
+    _listed: Mapping[str, _Listed] = field(default_factory=dict)
+
+    def recall(self) -> Mapping[str, _Listed]:
+        return self._listed
+
+    def keep(self, listed: Mapping[str, _Listed]) -> None:
+        """Keep what a scan has just seen, in place of what was kept."""
+        self._listed = listed
+
+
 def is_git_name(name: str) -> bool:
     """Return whether git, on some filesystem, takes `name` for `.git`."""
     return fold(name).rstrip(_IGNORED_AT_THE_END) in _GIT_NAMES
 
 
-def scan(root: Root, *, hidden: Sequence[str], protected: Sequence[str]) -> Inventory:
+def scan(root: Root, *, hidden: Sequence[str], protected: Sequence[str], memory: Memory | None = None) -> Inventory:
     """Return what lies below `root`, which shows hidden names (it was opened without globs).
 
     Args:
         hidden: Globs of what no command may see.
         protected: Globs of what no command may change, in any letter case.
+        memory: Of earlier scans of this root with the same globs; None to list every directory.
     Raises: Refusal SANDBOX_UNAVAILABLE where the tree is too large to be looked at.
     """
-    return _Scan(root, hidden, protected).run()
+    if memory is None or not root.tells_changes():
+        return _Scan(root, hidden, protected, {}).run()
+    current = _Scan(root, hidden, protected, memory.recall())
+    inventory = current.run()
+    memory.keep(current.listed)
+    return inventory
 
 
 class _Scan:
-    def __init__(self, root: Root, hidden: Sequence[str], protected: Sequence[str]) -> None:
+    def __init__(
+        self, root: Root, hidden: Sequence[str], protected: Sequence[str], known: Mapping[str, _Listed]
+    ) -> None:
+        self.listed: dict[str, _Listed] = {}
+        self._known = known
+        self._room = limits.SANDBOX_KEPT_ENTRIES
         self._root = root
         self._hidden = _Globs(hidden)
         self._protected = _Globs(protected)
@@ -108,20 +147,41 @@ class _Scan:
         )
 
     def _look_into(self, directory: str) -> None:
+        known = self._known.get(directory)
+        if known is not None and self._root.stamp(directory) == known.stamp:
+            self._see_again(directory, known)
+            return
         try:
             descriptor = self._root.open_listing(directory)
         except OSError as error:
             self._note_closed(directory, error)
             return
         try:
+            began = time.time_ns()
+            stamp = stamp_of(os.fstat(descriptor))
             with os.scandir(descriptor) as names:
-                self._see_all(directory, names)
+                listed = self._see_all(directory, stamp, names)
         except OSError as error:
             self._note_closed(directory, error)
+        else:
+            if stamp[0] == self._root.identity[0] and stamp[-1] < began - _SETTLED_NANOSECONDS:
+                self._keep(directory, listed)
         finally:
             os.close(descriptor)
 
-    def _see_all(self, directory: str, names: Iterable[os.DirEntry[str]]) -> None:
+    def _see_again(self, directory: str, known: _Listed) -> None:
+        self._keep(directory, known)
+        self._entries += known.count
+        prefix = "" if directory == "." else directory + "/"
+        for name, kind in known.telling:
+            self._see(prefix + name, kind)
+
+    def _keep(self, directory: str, listed: _Listed) -> None:
+        self._room -= 1 + len(listed.telling)
+        if self._room >= 0:
+            self.listed[directory] = listed
+
+    def _see_all(self, directory: str, stamp: Stamp, names: Iterable[os.DirEntry[str]]) -> _Listed:
         prefix = "" if directory == "." else directory + "/"
         first = directory.partition("/")[0]
         plain = bool(prefix) and not (
@@ -129,15 +189,19 @@ class _Scan:
             or self._protected.name_places_below(first)
             or self._protected.cover_folded(first, directory)
         )
+        count = 0
+        telling: list[tuple[str, Kind]] = []
         while True:
             entries: list[os.DirEntry[str]] = []
             try:
                 entries.extend(itertools.islice(names, _LOOK_AT_CLOCK))
             finally:  # what was listed before the disk failed counts too
                 for entry in self._telling(entries) if plain else entries:
-                    self._see(prefix + entry.name, kind_of(entry))
+                    telling.append((entry.name, kind := kind_of(entry)))
+                    self._see(prefix + entry.name, kind)
             if not entries:
-                return
+                return _Listed(stamp, count, tuple(telling))
+            count += len(entries)
             self._entries += len(entries)
             self._look_at_clock()
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -125,3 +128,124 @@ def test_a_socket_and_a_bare_repository_deep_below_are_found(tmp_path: Path, mon
         found = scan.scan(root, hidden=(), protected=())
     assert found.sockets == ("some/where/deep/plain",)
     assert [(one.path, one.kind) for one in found.git] == [("some/where/deep", "bare")]
+
+
+# --- what is not listed again ---
+
+LATER = 10_000_000_000
+"""Nanoseconds behind now; by then every directory of a test has settled."""
+
+CHANGES = st.lists(st.tuples(st.sampled_from(("add", "remove", "move", "link")), NAMES, NAMES), min_size=1, max_size=6)
+
+
+def let_the_clock_tick(folder: Path) -> None:
+    """Return once a change gets another time than all before: some milliseconds, on kernels with a coarse clock."""
+    probe = folder / "probe"
+    probe.touch()
+    begun = probe.stat().st_ctime_ns
+    while probe.stat().st_ctime_ns == begun:
+        probe.chmod(0o600)
+    probe.unlink()
+
+
+def change(root: Path, changes: list[tuple[str, str, str]]) -> None:
+    """Do what a command in the sandbox could do to the tree, somewhere in it."""
+    for what, name, other in changes:
+        places = [root, *(path for path in sorted(root.rglob("*")) if path.is_dir() and not path.is_symlink())]
+        place = places[len(name + other) % len(places)]
+        try:
+            if what == "add":
+                grow(place, [([name, other], "file")])
+            elif what == "move":
+                (place / name).rename(root / other)
+            elif what == "link":
+                (place / name).rename(root.parent / "away")
+                (place / name).symlink_to(root.parent / "away")
+            elif (place / name).is_dir() and not (place / name).is_symlink():
+                shutil.rmtree(place / name)
+            else:
+                (place / name).unlink()
+        except OSError:
+            continue  # it is not there, or something is where it would go
+
+
+@given(tree=TREES, changes=CHANGES, hidden=st.lists(GLOBS, max_size=2), protected=st.lists(GLOBS, max_size=2))
+@settings(max_examples=150, deadline=None)
+def test_a_look_that_remembers_finds_what_one_without_finds(
+    tree: list[tuple[list[str], str]], changes: list[tuple[str, str, str]], hidden: list[str], protected: list[str]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
+        place = Path(folder, "root")
+        place.mkdir()
+        grow(place, tree)
+        patched.setattr(scan, "time", clock(LATER))
+        memory = scan.Memory()
+        with Root.open(str(place)) as root:
+            first = scan.scan(root, hidden=hidden, protected=protected, memory=memory)
+            assert memory.recall()  # it would prove nothing
+            assert scan.scan(root, hidden=hidden, protected=protected, memory=memory) == first
+            let_the_clock_tick(Path(folder))
+            change(place, changes)
+            remembering = scan.scan(root, hidden=hidden, protected=protected, memory=memory)
+            assert remembering == scan.scan(root, hidden=hidden, protected=protected)
+
+
+def clock(ahead: int) -> object:
+    class Clock:
+        monotonic: Callable[[], float] = staticmethod(time.monotonic)
+
+        @staticmethod
+        def time_ns() -> int:
+            return time.time_ns() + ahead
+
+    return Clock
+
+
+def test_only_what_has_settled_is_remembered_and_is_not_listed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / ".git").touch()
+    memory = scan.Memory()
+    listed: list[str] = []
+    with Root.open(str(tmp_path)) as root:
+        monkeypatch.setattr(root, "open_listing", noting(root.open_listing, listed))
+        fresh = scan.scan(root, hidden=(), protected=(), memory=memory)
+        assert memory.recall() == {}
+        monkeypatch.setattr(scan, "time", clock(LATER))
+        for _ in range(2):
+            assert scan.scan(root, hidden=(), protected=(), memory=memory) == fresh
+        assert sorted(listed) == sorted([".", "a", "a/b"] * 2)
+
+
+def noting(act: Callable[[str], int], seen: list[str]) -> Callable[[str], int]:
+    def noted(path: str) -> int:
+        seen.append(path)
+        return act(path)
+
+    return noted
+
+
+def test_a_filesystem_that_may_change_behind_the_kernel_is_always_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = scan.Memory()
+    monkeypatch.setattr(scan, "time", clock(LATER))
+    with Root.open(str(tmp_path)) as root:
+        assert root.tells_changes(), "the tests want a local filesystem below the temporary folder"
+        monkeypatch.setattr(root, "tells_changes", lambda: False)
+        scan.scan(root, hidden=(), protected=(), memory=memory)
+    assert memory.recall() == {}
+    with Root.open("/proc/self") as proc:
+        assert not proc.tells_changes()
+
+
+def test_what_is_remembered_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        (tmp_path / f"d{number}").mkdir()
+    memory = scan.Memory()
+    monkeypatch.setattr(scan, "time", clock(LATER))
+    monkeypatch.setattr(scan.limits, "SANDBOX_KEPT_ENTRIES", 30)
+    with Root.open(str(tmp_path)) as root:
+        scan.scan(root, hidden=(), protected=(), memory=memory)
+    assert 0 < len(memory.recall()) < 21
