@@ -383,6 +383,9 @@ class Runner(Protocol):
         self, spool: str, *, cursor: int, stream: Stream, limit_bytes: int, encoding: Encoding, ended: bool
     ) -> Kept:
         """Output of a process of any daemon, live or dead, from where it lies on disk; empty where it is gone.
+    async def check_directory(self, workspace: Workspace, path: str) -> None:
+        """Refuse what is no directory to start a command in now (FILE_NOT_FOUND, PATH_NOT_DIRECTORY, ...)."""
+
 
         `ended`: nothing will follow.
         """

@@ -206,13 +206,14 @@ class Execution:
             run.started.fail(refusal)
 
     async def _enter(self, run: Run, request: Request, hold: Hold | None) -> Lease:
-        """Enter the root, and only then compare with what the hold showed: nothing can change it any more."""
+        """Enter the root, and only then look: at the directory to start in, at what the hold showed."""
         occupant = Occupant("process", run.operation_id, self._wall_clock(), run.process_id)
         with run.started.abandonable():
             lease = await self._occupancy.enter(request.workspace, occupant)
             try:
                 await self._require_shown(request, hold)
                 await trio.lowlevel.checkpoint_if_cancelled()
+                await self._require_directory(request)
             except BaseException:
                 lease.release()
                 raise
@@ -294,6 +295,12 @@ class Execution:
     async def _require_shown(self, request: Request, hold: Hold | None) -> None:
         """Refuse unless program and named files are exactly what the hold showed."""
         if hold is None:
+    async def _require_directory(self, request: Request) -> None:
+        """Refuse a directory that is not there while that still leaves no row and burns no key."""
+        cwd = request.arguments["cwd"]
+        if cwd != ".":  # the root itself was opened to be entered
+            await self._runner.check_directory(request.workspace, cwd)
+
             return
         now = await self.preview(request)
         if now != dict(hold.shown):

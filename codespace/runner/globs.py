@@ -11,11 +11,36 @@ from collections.abc import Callable
 from typing import Final
 
 from codespace import limits
+from codespace.display import display
 from codespace.errors import Refusal
 
 _ALTERNATIVES: Final = 64  # from braces: `{a,b}{c,d}` doubles with each pair
 _ANY: Final = None  # `**` among segments
 Segment = Callable[[str], bool]
+
+
+def check(pattern: str) -> None:
+    """Refuse a caller's pattern that is a slip and would match nothing: an empty answer means that there is nothing.
+
+    Raises: Refusal PATH_ESCAPE for one with `..` in it, INVALID_ARGUMENT for `[` without its `]`.
+    """
+    for name in (name for body in _alternatives(pattern.rstrip("/")) for name in body.split("/")):
+        if name == "..":
+            raise Refusal(
+                "PATH_ESCAPE",
+                f"The glob {display(pattern, limit=limits.SHOWN_NAME_CHARACTERS)} has `..` in it, as no path "
+                "below the root has. Nothing was searched.",
+                next_step="Write it from the workspace root on, or leave it out.",
+                details={"argument": "glob"},
+            )
+        if _has_open_class(name):
+            raise Refusal(
+                "INVALID_ARGUMENT",
+                f"The glob {display(pattern, limit=limits.SHOWN_NAME_CHARACTERS)} has a `[` without its `]`. "
+                "Nothing was searched.",
+                next_step="Close it as in `[a-z]`, or write `\\[` for the letter.",
+                details={"argument": "glob"},
+            )
 
 
 class Glob:
@@ -108,9 +133,7 @@ def _tokens(pattern: str) -> list[Token]:
                 tokens.append(None)
         elif character == "?":
             tokens.append(lambda _: True)
-        elif (
-            character == "[" and (end := pattern.find("]", position + 1 + pattern.startswith(("!", "^"), position))) > 0
-        ):
+        elif character == "[" and (end := _class_end(pattern, position)) > 0:
             tokens.append(_one_of(pattern[position:end]))
             position = end + 1
         else:
@@ -119,6 +142,25 @@ def _tokens(pattern: str) -> list[Token]:
                 position += 1
             tokens.append(character.__eq__)
     return tokens
+
+
+def _class_end(pattern: str, inside: int) -> int:
+    """Return where the `]` of a class stands whose first character is at `inside`; -1 where it has none."""
+    return pattern.find("]", inside + 1 + pattern.startswith(("!", "^"), inside))
+
+
+def _has_open_class(pattern: str) -> bool:
+    position = 0
+    while position < len(pattern):
+        character = pattern[position]
+        position += 1
+        if character == "[":
+            position = _class_end(pattern, position) + 1
+            if not position:
+                return True
+        elif character == "\\":
+            position += 1
+    return False
 
 
 def _one_of(inside: str) -> Callable[[str], bool]:

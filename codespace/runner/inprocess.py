@@ -300,6 +300,10 @@ class InProcess:
         async with self._directory(workspace, request.cwd) as cwd_fd:
             return await self._supervisor.spawn(workspace, request, cwd_fd)
 
+    async def check_directory(self, workspace: Workspace, path: str) -> None:
+        async with self._directory(workspace, path):
+            pass
+
     async def wait_exit(self, process_id: str) -> ProcessState:
         return await self._supervisor.wait_exit(process_id)
 

@@ -13,7 +13,7 @@ from codespace.contract import FindResult, SearchResult, Workspace
 from codespace.errors import Refusal
 from codespace.runner import fuzzy
 from codespace.runner.confinement import Confinement, Prober
-from codespace.runner.globs import Glob
+from codespace.runner.globs import Glob, check
 from codespace.runner.ripgrep import Question, Ripgrep, shown
 from codespace.runner.roots import Roots
 from codespace.runner.stopping import Stop, run_stoppable
@@ -164,10 +164,13 @@ def _filter(glob: str | None) -> Callable[[str], bool] | None:
     if glob is None:
         return None
     _check_text("glob", glob)
-    if glob.startswith("!"):
-        unwanted = Glob(glob[1:])
-        return lambda path: not unwanted.matches(path)
-    return Glob(glob).matches
+    negated = glob.startswith("!")
+    wanted = glob.removeprefix("!")
+    if wanted.startswith("./"):  # as callers write it who mean the root
+        wanted = wanted[1:]
+    check(wanted)
+    matches = Glob(wanted).matches
+    return (lambda path: not matches(path)) if negated else matches
 
 
 def _prefilter(glob: str | None) -> str | None:

@@ -24,6 +24,7 @@ ROWS: Final[Mapping[str, Loss]] = {
     "search": "again",
     "versions": "again",
     "resolve_program": "again",
+    "check_directory": "again",
     "kept_diff": "again",
     "kept_output": "again",
     "leftovers": "again",

@@ -155,6 +155,22 @@ async def test_long_waits_end_when_the_daemon_stops() -> None:
         assert seen == ["running"]
 
 
+@pytest.mark.parametrize(
+    ("cwd", "code"), [("gone", "FILE_NOT_FOUND"), ("file.txt", "PATH_NOT_DIRECTORY"), ("door", "SYMLINK_REJECTED")]
+)
+async def test_a_directory_that_is_not_there_leaves_no_row_and_burns_no_key(cwd: str, code: str) -> None:
+    async with open_bench(files={"file.txt": "x\n"}) as bench:
+        (bench.root / "door").symlink_to("/etc")
+        asked = {"command": ["pwd"], "operation_key": "k", "cwd": cwd}
+        assert await code_of(bench, "exec_command", **asked) == code
+        assert await code_of(bench, "operation_status", operation_key="k") == "OPERATION_NOT_FOUND"
+        (bench.root / cwd).unlink(missing_ok=True)
+        (bench.root / cwd).mkdir()
+        assert (await bench.call("exec_command", **asked))["exit_code"] == 0, "the key is free, and so is the root"
+        (bench.root / cwd).rmdir()
+        assert (await bench.call("exec_command", **asked))["replayed"] is True, "what ran once is told without it"
+
+
 @pytest.mark.parametrize("tool", ["read_process", "process_status", "terminate_process"])
 async def test_an_unknown_process_is_said_to_be_unknown(tool: str) -> None:
     async with open_bench() as bench:

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from codespace.errors import Refusal
-from codespace.runner.globs import Glob
+from codespace.runner.globs import Glob, check
 
 
 @pytest.mark.parametrize(
@@ -56,3 +56,31 @@ def test_a_glob_that_grows_too_large_is_refused(pattern: str) -> None:
     with pytest.raises(Refusal) as refused:
         Glob(pattern)
     assert refused.value.code == "INVALID_ARGUMENT"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "code"),
+    [
+        ("[", "INVALID_ARGUMENT"),
+        ("src/[a-z/*.py", "INVALID_ARGUMENT"),
+        ("[]", "INVALID_ARGUMENT"),
+        ("[!]", "INVALID_ARGUMENT"),
+        ("{a,[b}", "INVALID_ARGUMENT"),
+        ("..", "PATH_ESCAPE"),
+        ("../*", "PATH_ESCAPE"),
+        ("src/../*.py", "PATH_ESCAPE"),
+        ("{..,a}/b/", "PATH_ESCAPE"),
+    ],
+)
+def test_a_slip_that_would_match_nothing_is_refused(pattern: str, code: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        check(pattern)
+    assert refused.value.code == code
+    assert (refused.value.details or {})["argument"] == "glob"
+
+
+@pytest.mark.parametrize(
+    "pattern", ["\\[", "[]]", "[!]]", "[[]", "a\\[b", "...", "..a/b..", "a]", "[.]./x", "**/[a-z]*"]
+)
+def test_what_only_looks_like_a_slip_is_taken(pattern: str) -> None:
+    check(pattern)

@@ -206,6 +206,23 @@ async def test_wrong_numbers_and_globs_are_refused(
     assert (await refused(search, workspace, "x", **changed)).code == "INVALID_ARGUMENT"
 
 
+@pytest.mark.parametrize(
+    ("glob", "code"), [("[", "INVALID_ARGUMENT"), ("../*", "PATH_ESCAPE"), ("!../*", "PATH_ESCAPE")]
+)
+async def test_a_glob_that_can_match_nothing_is_no_empty_success(
+    search: Search, workspace: Workspace, glob: str, code: str
+) -> None:
+    for asked in (find(search, workspace, glob=glob), grep(search, workspace, glob=glob)):
+        with pytest.raises(Refusal) as refused:
+            await asked
+        assert refused.value.code == code
+
+
+async def test_a_glob_from_here_is_one_from_the_root(search: Search, workspace: Workspace) -> None:
+    assert (await find(search, workspace, glob="./a/*.py")).paths == ("a/one.py",)
+    assert (await find(search, workspace, glob="./one.py")).paths == ()
+
+
 async def test_a_name_that_no_caller_could_say_is_shown_escaped(search: Search, workspace: Workspace) -> None:
     for name in (b"new\nline", b"bad\xff", b"esc\x1b[2J"):
         descriptor = os.open(os.path.join(os.fsencode(workspace.root), name), os.O_WRONLY | os.O_CREAT)
