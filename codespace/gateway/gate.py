@@ -380,7 +380,15 @@ class Gate:
         self._require_open()
         hold = await self._holds.get(approval_id)
         result = await self._admission.resume(hold, caller)
-        return {"approval_id": approval_id, "state": "consumed", hold.tool: result}
+        waiting = await self._waiting(await self._work_behind(result))
+        # With both: a client whose user was asked within the call itself gets the inner one alone.
+        return {"approval_id": approval_id, "state": "consumed", hold.tool: result | waiting} | waiting
+
+    async def _work_behind(self, result: Mapping[str, Any]) -> str | None:
+        """Return the work that the operation of a result belongs to: a hold's own copy goes when it has run."""
+        named = result.get("operation_id")
+        operation = None if named is None else await self._ledger.get(named)
+        return None if operation is None else operation.work_id
 
     # --- works ---
 
@@ -412,9 +420,12 @@ class Gate:
         await self._works.require_active(work_id, workspace.id)
 
     async def _coordinated(self, work_id: str | None, result: dict[str, Any]) -> dict[str, Any]:
-        """Say with the result where the operator's input waits: the one place that does."""
+        return result | await self._waiting(work_id)
+
+    async def _waiting(self, work_id: str | None) -> dict[str, Any]:
+        """Return what to say with a result where the operator's input waits: the one place that does."""
         waiting = None if work_id is None else await self._works.coordination(work_id)
-        return result if waiting is None else result | {"coordination": waiting}
+        return {} if waiting is None else {"coordination": waiting}
 
     # --- decisions every request passes ---
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from codespace.protocol.arguments import Argument
 from codespace.protocol.tool import Tool
-from codespace.protocol.tools import GROUPS, TABLE, offered
+from codespace.protocol.tools import GROUPS, TABLE
 
 _TYPES: Final = {
     "text": "string",
@@ -59,12 +59,14 @@ def markdown() -> str:
         "# Tools",
         "",
         "Printed by the code; a test compares this page. Every result may also carry `ignored_arguments`: names that",
-        "were sent and mean nothing here. Errors are listed in errors.md.",
+        "were sent and mean nothing here. `work_id` is offered where the group `work` is. Errors are listed in",
+        "errors.md.",
     ]
     for group in GROUPS:
         lines += ["", f"## Group `{group}`"]
-        for tool in offered([group]):
-            lines += ["", *_section(tool)]
+        for tool in TABLE.values():
+            if tool.group == group:
+                lines += ["", *_section(tool)]
     return "\n".join(lines) + "\n"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from codespace.protocol.arguments import Argument, refuse
@@ -35,6 +35,16 @@ class Tool:
     result: Mapping[str, Any]
     exactly_one: tuple[str, ...] = ()
     not_both: tuple[str, ...] = ()
+    withheld: tuple[Argument, ...] = ()
+    """Optional arguments that a server does not offer: they keep their defaults, and are unknown to it."""
+
+    def without(self, *names: str) -> Tool:
+        """Return the tool as a server offers it that has no use for some of its optional arguments."""
+        gone = tuple(argument for argument in self.arguments if argument.name in names and not argument.required)
+        if not gone:
+            return self
+        kept = tuple(argument for argument in self.arguments if argument not in gone)
+        return replace(self, arguments=kept, withheld=(*self.withheld, *gone))
 
     def take(self, sent: Mapping[str, Any], prefix: str = "") -> tuple[dict[str, Any], list[str]]:
         """Return (every argument with defaults filled in, names that are ignored).
@@ -46,6 +56,7 @@ class Tool:
         """
         ignored = sort_out(sent, self.arguments, prefix)
         taken = {argument.name: self._one(argument, sent, prefix, ignored) for argument in self.arguments}
+        taken |= {argument.name: argument.default for argument in self.withheld}
         given = [name for name in (*self.exactly_one, *self.not_both) if taken.get(name) not in (None, False)]
         if self.exactly_one and len(given) != 1:
             raise refuse(

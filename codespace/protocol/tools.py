@@ -562,11 +562,12 @@ GROUPS: Final[tuple[Group, ...]] = ("files", "exec", "approvals", "work")
 
 
 def offered(groups: Iterable[str]) -> tuple[Tool, ...]:
-    """Return the tools of these groups in the table's order.
+    """Return the tools of these groups in the table's order; without `work` none of the others takes a `work_id`.
 
     Raises: ValueError for a group that does not exist.
     """
     wanted = set(groups)
     if unknown := wanted - set(GROUPS):
         raise ValueError(f"no such group of tools: {', '.join(sorted(unknown))}")
-    return tuple(tool for tool in TABLE.values() if tool.group in wanted)
+    hidden = () if "work" in wanted else (_WORK.name,)
+    return tuple(tool.without(*hidden) for tool in TABLE.values() if tool.group in wanted)

@@ -270,6 +270,17 @@ async def test_a_group_that_is_not_exposed_is_neither_listed_nor_callable() -> N
             await client.call_tool("exec_command", {"command": ["echo"]})
 
 
+async def test_where_works_are_hidden_no_tool_takes_one_and_it_is_named_as_ignored() -> None:
+    for exposed, expected in ((("files", "exec"), False), (("files", "exec", "work"), True)):
+        async with connected(FakeTools(), "legacy", exposed=exposed) as client:
+            listed = {tool.name: tool.input_schema["properties"] for tool in (await client.list_tools()).tools}
+            takes = {name for name, properties in listed.items() if "work_id" in properties}
+            assert ({"apply_patch", "exec_command"} <= takes) is expected
+            assert bool(takes) is expected
+            ran = await call(client, "exec_command", command=["echo"], work_id="work-1")
+            assert (ran.get("ignored_arguments") == ["work_id"]) is not expected
+
+
 async def test_a_misspelt_group_is_refused_at_start() -> None:
     with pytest.raises(ValueError, match="flies"):
         build_server(as_tools(FakeTools()), version="0", exposed=("flies",))
