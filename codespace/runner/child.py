@@ -19,6 +19,7 @@ from typing import Final, Literal
 
 from codespace import limits
 from codespace.runner.stopping import Stop
+from codespace.sandbox.spawn import wait_stopped
 
 _BLOCK_BYTES: Final = 262_144
 _COMPLAINT_BYTES: Final = 16_384  # kept of stderr: enough for a message, whatever is written
@@ -91,13 +92,15 @@ def end(process: subprocess.Popen[bytes]) -> None:
     """Kill a child and its children, and wait until they are gone; nothing happens where it has ended.
 
     A bubblewrap killed in its first milliseconds leaves its sandbox behind. Stopped first, it cannot
-    make or reap another child while those that it has are killed. The first process of a sandbox is
-    gone only when all others in it are.
+    make or reap another child while those that it has are killed; once it really stands still, that is: a
+    fork that was under way when it was told to stop ends with one more child. The first process of a sandbox
+    is gone only when all others in it are.
     """
     if process.poll() is not None:
         return
     deadline = time.monotonic() + limits.REAP_SECONDS
     process.send_signal(signal.SIGSTOP)
+    wait_stopped(process.pid, limits.REAP_SECONDS)
     children = _kill_children(process.pid)
     process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel holds it: it ends when its disk answers

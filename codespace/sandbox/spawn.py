@@ -403,16 +403,16 @@ def end(bubblewrap: int) -> None:
     """
     with contextlib.suppress(ProcessLookupError):
         os.kill(bubblewrap, signal.SIGSTOP)
-        _wait_stopped(bubblewrap)
+        wait_stopped(bubblewrap, limits.SANDBOX_END_SECONDS)
         for child in _children(bubblewrap):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
         os.kill(bubblewrap, signal.SIGKILL)
 
 
-def _wait_stopped(pid: int) -> None:
-    """Wait until a process stands still: a stop is obeyed at the end of a system call, which may be a fork."""
-    deadline = time.monotonic() + limits.SANDBOX_END_SECONDS
+def wait_stopped(pid: int, seconds: float) -> None:
+    """Wait until a child stands still or is dead: a stop is obeyed at the end of a system call, which may be a fork."""
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         with contextlib.suppress(ChildProcessError):
             if os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG):
@@ -450,4 +450,15 @@ def _poll(descriptors: Sequence[int], seconds: float | None) -> set[int]:
     return {found for found, _ in poll.poll(None if seconds is None else max(0.0, seconds) * 1000)}
 
 
-__all__ = ["GATE_CLOSED", "Equipment", "Launch", "NotStarted", "Outcome", "end", "find_program", "run", "start"]
+__all__ = [
+    "GATE_CLOSED",
+    "Equipment",
+    "Launch",
+    "NotStarted",
+    "Outcome",
+    "end",
+    "find_program",
+    "run",
+    "start",
+    "wait_stopped",
+]

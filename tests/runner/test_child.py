@@ -1,0 +1,57 @@
+"""A child that only writes ends with all that it started, whatever it is in the middle of."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+
+from codespace.runner import child
+from codespace.testing import processes
+
+SECONDS = 60.0
+TRIES = 8
+FORKS = r"""
+import mmap
+import os
+import signal
+
+held = mmap.mmap(-1, 64 * 2**20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+held.madvise(mmap.MADV_NOHUGEPAGE)
+for page in range(0, len(held), mmap.PAGESIZE):
+    held[page] = 1
+
+def fork():
+    if os.fork() == 0:
+        while True:
+            signal.pause()
+
+for _ in range(300):
+    os.posix_spawn("/bin/sleep", ["sleep", "987654"], {})
+os.write(1, b"ready\n")
+while True:
+    fork()
+"""
+# Much memory makes each fork take milliseconds, and children that are there already make killing them take some:
+# so a fork is under way at nearly any moment, and one that a stop does not wait for ends before the kill.
+
+
+def forking() -> subprocess.Popen[bytes]:
+    process = subprocess.Popen([sys.executable, "-I", "-c", FORKS], stdout=subprocess.PIPE, bufsize=0)
+    assert process.stdout is not None
+    assert select.select([process.stdout], [], [], SECONDS)[0]
+    assert process.stdout.read(6) == b"ready\n"
+    return process
+
+
+def test_a_child_that_was_forking_leaves_no_child_of_its_own_behind() -> None:
+    for _ in range(TRIES):
+        with forking() as process:
+            child.end(process)
+        left = list(filter(processes.is_alive, processes.children()))
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        assert processes.still_alive_after(left, SECONDS) == frozenset()
+        assert not left, "they outlived their parent"
