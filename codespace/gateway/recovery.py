@@ -27,9 +27,22 @@ class Leftovers:
 
     def __init__(self) -> None:
         self._told = trio.Event()
+        self._none = trio.Event()
+        self._none.set()
 
     def tell(self) -> None:
         self._told.set()
+        if self._none.is_set():
+            self._none = trio.Event()
+
+    def settled(self) -> None:
+        """Say that nothing is left of what was told before the last return of `wait`."""
+        if not self._told.is_set():
+            self._none.set()
+
+    async def wait_none(self) -> None:
+        """Return once all that was told is settled."""
+        await self._none.wait()
 
     async def wait(self) -> None:
         """Return once something was told since the last return. Cancel: it stays told."""
@@ -108,6 +121,7 @@ class Recovery:
             await trio.sleep(pause)
             if await self._settle_own(under_way):
                 pause = limits.RECORD_RETRY_SECONDS
+                leftovers.settled()
             else:
                 pause = min(2 * pause, limits.SETTLE_PAUSE_SECONDS)
                 leftovers.tell()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from codespace import limits
 from codespace.errors import Refusal
 from codespace.gateway import audit
 from codespace.gateway.database import connect
+from codespace.gateway.recovery import Leftovers
 from codespace.testing import Bench, open_bench
 from codespace.testing.faulty import Faults, crash, hang
 from codespace.testing.site import tree
@@ -110,13 +110,19 @@ def operations(bench: Bench) -> list[dict[str, Any]]:
 
 
 async def settled(bench: Bench) -> None:
-    """End what lives, then wait until every row has its end: the daemon sees to it by itself."""
+    """End what lives, then wait until every row has its end: the daemon sees to it by itself.
+
+    More than once, since a request whose caller was cancelled may only now come to its driver.
+    """
+    gate: Any = bench.daemon.tools
+    execution = gate._admission._drivers["exec_command"]
+    leftovers: Leftovers = execution._left_over.__self__
     with trio.fail_after(30):
         while any(row["state"] not in FINAL for row in operations(bench)):
-            with suppress(Refusal):
-                for each in (await bench.call("list_processes"))["processes"]:
-                    await bench.call("terminate_process", process_id=each["process_id"], grace_seconds=0)
-            await trio.sleep(0.01)
+            await execution.end_all(0)
+            await gate._patching.wait_idle()
+            await gate._holds.wait_idle()
+            await leftovers.wait_none()
 
 
 def check(bench: Bench, play: Play) -> None:
