@@ -8,7 +8,7 @@ step, and tells what is on disk also where runner or database fail in the middle
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ from codespace.errors import Refusal
 from codespace.gateway import lasting, outcomes, policy
 from codespace.gateway.ending import Ending
 from codespace.gateway.holds import Hold
-from codespace.gateway.ledger import KeyTaken, Ledger, Operation
+from codespace.gateway.ledger import KeyTaken, Ledger, Operation, Unsettled
 from codespace.gateway.occupancy import Lease, Occupancy, Occupant
 from codespace.gateway.recovery import Recovery
 from codespace.gateway.request import Request, require_same
@@ -50,8 +50,12 @@ class _Job:
     ticket: Ticket = field(default_factory=Ticket)
     unrecorded: Ending | None = None
     """Its end, where the database did not take it at once."""
+    recorded: bool = False
+    """Whether the ledger has it."""
     untidy: bool = False
     """Whether something that was set aside may still be beside the files."""
+    rescued: tuple[str, ...] = ()
+    """What tidying found in place of planned bytes, and kept in the journal."""
 
     @property
     def workspace(self) -> Workspace:
@@ -240,7 +244,7 @@ class Patching:
         finally:
             del self._jobs[job.operation_id]
             # Only where the daemon's stop cut the driver off is there no outcome yet.
-            job.ticket.fail(outcomes.unseen(job.operation_id))
+            job.ticket.fail(outcomes.unseen(job.operation_id) if job.recorded else _not_begun())
 
     async def _answer(self, job: _Job) -> None:
         try:
@@ -267,43 +271,75 @@ class Patching:
 
     async def _transact(self, job: _Job) -> dict[str, Any]:
         motion = Motion(Patch, job.operation_id, "minted", self._ledger.recorder("operation"))
-        steps = motion.steps("admitted")
-        await self._predecessors.mint(self._operation(job), steps)
-        motion.adopt(steps)
-        plan = await self._prepare(job, motion)
+        plan = await self._admit(job, motion)
+        if isinstance(plan, PatchPlan):
+            plan = await self._stage(job, motion, plan)
         if isinstance(plan, Refusal):
             await self._tidy(job)
             raise await self._end(job, motion, outcomes.REJECTED, plan, "rejected", ())
         failed = await self._install(job, motion, [known(change) for change in plan.changes])
-        rescued: tuple[str, ...] = ()
-        if motion.ended:  # recorded; until then the journal proves what is on disk
-            rescued = await self._tidy(job)
         if failed is not None:
+            if motion.ended:  # recorded; until then the journal proves what is on disk
+                await self._tidy(job)
             raise failed
         result = {"status": motion.state, "operation_id": job.operation_id, "replayed": False, **plan_view(plan)}
-        return result | {"rescued": list(rescued)} if rescued else result
+        return result | {"rescued": list(job.rescued)} if job.rescued else result
 
-    async def _prepare(self, job: _Job, motion: Motion) -> PatchPlan | Refusal:
+    async def _admit(self, job: _Job, motion: Motion) -> PatchPlan | Refusal:
+        """Plan, and record the operation together with its plan, or with what stood against it.
+
+        A plan writes nothing, so one transaction does for all that comes before the first write. What a dead daemon
+        left in the root is settled first, and then the tree is another one.
+        """
+        try:
+            plan = await self._plan(job)
+            await self._mint(job, motion, plan, self._predecessors.tolerated())
+        except Unsettled as left:
+            await self._predecessors.settle_before(left.operations)
+            plan = await self._plan(job)
+            await self._mint(job, motion, plan, None)
+        job.recorded = True
+        return plan
+
+    async def _plan(self, job: _Job) -> PatchPlan | Refusal:
+        plan_it = self._planning[job.request.tool]
+        with job.ticket.abandonable():
+            try:
+                plan = await _bounded(plan_it(job.workspace, job.operation_id, job.request.arguments))
+                _require_shown(job.hold, plan)
+                return plan
+            except Exception as problem:
+                return _told(problem, "Nothing was written.")
+        return _given_up()
+
+    async def _mint(
+        self, job: _Job, motion: Motion, plan: PatchPlan | Refusal, tolerated: Collection[str] | None
+    ) -> None:
+        if isinstance(plan, Refusal):
+            steps = motion.steps("admitted")
+        else:
+            changes = {"files": list(plan.files), "changes": [known(change) for change in plan.changes]}
+            steps = motion.steps("admitted", "planned", changes=changes)
+        try:
+            await self._ledger.mint(self._operation(job), steps, tolerated=tolerated)
+        except BaseException:
+            # Protects the runner's memory from a plan that nobody will ask for; those that are held are bounded anyhow.
+            with trio.move_on_after(limits.TIDY_SECONDS, shield=True):
+                await self._forget_plan(job.workspace, job.operation_id)
+            raise
+        motion.adopt(steps)
+
+    async def _stage(self, job: _Job, motion: Motion, plan: PatchPlan) -> PatchPlan | Refusal:
         """Do everything before the first rename, and record that it is done; return what stood against it."""
         try:
-            plan = await self._stage(job, motion)
+            with job.ticket.abandonable() as scope:
+                await _bounded(self._runner.stage(job.workspace, job.operation_id))
+                await trio.lowlevel.checkpoint_if_cancelled()
+            if scope.cancelled_caught:
+                return _given_up()
             await motion.move("staged")
         except Exception as problem:
             return _told(problem, "Nothing was written.")
-        return plan
-
-    async def _stage(self, job: _Job, motion: Motion) -> PatchPlan:
-        plan_it = self._planning[job.request.tool]
-        plan: PatchPlan | None = None
-        with job.ticket.abandonable() as scope:
-            plan = await _bounded(plan_it(job.workspace, job.operation_id, job.request.arguments))
-            _require_shown(job.hold, plan)
-            changes = [known(change) for change in plan.changes]
-            await motion.move("planned", changes={"files": list(plan.files), "changes": changes})
-            await _bounded(self._runner.stage(job.workspace, job.operation_id))
-            await trio.lowlevel.checkpoint_if_cancelled()
-        if scope.cancelled_caught or plan is None:
-            raise Refusal("TIMEOUT", "The caller went away before the first rename; nothing was written.")
         return plan
 
     async def _install(self, job: _Job, motion: Motion, changes: list[dict[str, Any]]) -> Refusal | None:
@@ -314,13 +350,29 @@ class Patching:
                 return await self._restore(job, motion, report, changes)
             report = await _bounded(self._runner.verify(job.workspace, job.operation_id))
             if report.clean:
-                # One transaction for both: while the disk is read back, `applying` is still the whole truth.
-                await motion.move("installed", "verified")
+                await self._record_and_tidy(job, motion)
                 return None
             await motion.move("installed")
             return await self._restore(job, motion, report, changes)
         except Exception as lost:
             return await self._settle(job, motion, _told(lost, "Its files are looked at again."), changes)
+
+    async def _record_and_tidy(self, job: _Job, motion: Motion) -> None:
+        """Record `applied` while what was set aside is thrown away: from the start of that, the journal says it too.
+
+        One transaction for both steps: while the disk is read back, `applying` is still the whole truth.
+
+        Raises: what recording raises.
+        """
+        failure: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._tidy, job)
+            try:
+                await motion.move("installed", "verified")
+            except Exception as problem:
+                failure = problem
+        if failure is not None:
+            raise failure
 
     async def _restore(self, job: _Job, motion: Motion, cause: PatchReport, changes: list[dict[str, Any]]) -> Refusal:
         await motion.move("failed", details={"cause": (cause.refusal or {}).get("code", "VERIFY")})
@@ -380,16 +432,16 @@ class Patching:
             job.unrecorded = ending
         return refusal
 
-    async def _tidy(self, job: _Job) -> tuple[str, ...]:
-        """Throw away what was set aside and return what was rescued; a failure changes nothing that was claimed."""
+    async def _tidy(self, job: _Job) -> None:
+        """Throw away what was set aside; a failure changes nothing that was claimed."""
         try:
             report = await self._finish(job.workspace, job.operation_id)
         except Exception as problem:
             log.warning("could not tidy up after a patch yet", operation_id=job.operation_id, exc_info=problem)
             job.untidy = True
-            return ()
+            return
         job.untidy = not report.clean
-        return report.rescued
+        job.rescued = report.rescued
 
     async def _finish(self, workspace: Workspace, operation_id: str) -> PatchReport:
         # Protects the clean-up from the caller's cancellation; bounded by the verb's own deadline too.
@@ -420,6 +472,14 @@ async def _bounded(verb: Awaitable[T]) -> T:
     """
     with trio.fail_after(limits.VERB_SECONDS):
         return await verb
+
+
+def _given_up() -> Refusal:
+    return Refusal("TIMEOUT", "The caller went away before the first rename; nothing was written.")
+
+
+def _not_begun() -> Refusal:
+    return Refusal("SHUTTING_DOWN", "The daemon stopped before the patch was begun; nothing was done.")
 
 
 def _told(problem: Exception, left: str) -> Refusal:

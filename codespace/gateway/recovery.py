@@ -80,12 +80,12 @@ class Recovery:
         Raises: as Ledger.mint.
         """
         try:
-            await self._ledger.mint(operation, also_move, tolerated=self._still_tolerated())
+            await self._ledger.mint(operation, also_move, tolerated=self.tolerated())
         except Unsettled as unsettled:
-            await self._settle_before(unsettled.operations)
+            await self.settle_before(unsettled.operations)
             await self._ledger.mint(operation, also_move)
 
-    async def _settle_before(self, operations: Sequence[Operation]) -> None:
+    async def settle_before(self, operations: Sequence[Operation]) -> None:
         """Settle what is left in the root; what cannot be settled now is tolerated for a while."""
         own = self._instances.own
         dead = {instance.id: instance for instance in await self._instances.dead()}
@@ -96,7 +96,8 @@ class Recovery:
         for instance in {each.instance_id for each in operations} & dead.keys():
             await self._holds.settle(instance, self._ledger)
 
-    def _still_tolerated(self) -> frozenset[str]:
+    def tolerated(self) -> frozenset[str]:
+        """Return the patches that could not be settled a moment ago, and stop nobody for a while."""
         now = trio.current_time()
         self._tolerated = {name: until for name, until in self._tolerated.items() if until > now}
         return frozenset(self._tolerated)
@@ -120,8 +121,8 @@ class Recovery:
             await leftovers.wait()
             await trio.sleep(pause)
             if await self._settle_own(under_way):
-                pause = limits.RECORD_RETRY_SECONDS
                 leftovers.settled()
+                pause = limits.RECORD_RETRY_SECONDS
             else:
                 pause = min(2 * pause, limits.SETTLE_PAUSE_SECONDS)
                 leftovers.tell()

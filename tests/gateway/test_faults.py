@@ -120,7 +120,22 @@ async def test_where_nothing_can_be_seen_the_answer_is_unknown_and_the_daemon_se
         assert (await bench.call("apply_patch", patch=PATCH, operation_key="k"))["replayed"] is True
 
 
-@pytest.mark.parametrize("verb", ["plan", "stage", "install", "verify"])
+async def test_a_database_that_goes_away_behind_the_plan_takes_no_key_and_the_patch_can_be_sent_again() -> None:
+    faults = Faults()
+    async with bench_with(faults) as bench:
+        faults.order("after", "plan", away(bench))
+        code, body = await answer(bench, patch=PATCH, operation_key="k")
+        assert (code, body["details"]["outcome"]) == ("STORE_UNAVAILABLE", "nothing")
+        assert tree(bench.root) == OLD
+        await database(bench, writable=True)
+        with pytest.raises(Refusal, match="OPERATION_NOT_FOUND"):
+            await bench.call("operation_status", operation_key="k")
+        done = await bench.call("apply_patch", patch=PATCH, operation_key="k")
+        assert (done["status"], done["replayed"]) == ("applied", False)
+        assert tree(bench.root) == AFTER
+
+
+@pytest.mark.parametrize("verb", ["stage", "install", "verify"])
 async def test_an_answer_is_true_when_the_database_goes_away_behind_a_verb_and_the_row_follows(verb: str) -> None:
     faults = Faults()
     async with bench_with(faults) as bench:

@@ -22,11 +22,13 @@ echo done
 
 
 def test_the_workspace_tmp_and_home_can_be_written_and_nothing_else(cage: Cage) -> None:
-    result = cage.sh(TRY_WRITING + 'echo kept >made; echo x >/tmp/x && echo y >"$HOME/y" && cat /tmp/x "$HOME/y"')
+    result = cage.sh(
+        TRY_WRITING + 'echo kept >made; echo x >/tmp/codespace-x && echo y >"$HOME/y" && cat /tmp/codespace-x "$HOME/y"'
+    )
     assert result.out == "done\nx\ny\n", result
     assert (cage.root / "made").read_text() == "kept\n"
     assert not any(Path(place, "codespace-attack").exists() for place in ("/etc", "/usr", "/var", "/opt", "/"))
-    assert not Path("/tmp/x").exists()
+    assert not Path("/tmp/codespace-x").exists()
 
 
 def test_secrets_of_the_home_do_not_exist_inside(cage: Cage) -> None:
