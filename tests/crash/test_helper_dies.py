@@ -16,15 +16,14 @@ import pytest
 import trio
 
 from codespace.errors import Refusal
-from codespace.runner.patcher import Patcher
 from codespace.testing import Bench, open_bench, processes
 
+from ..worker.exchanged import exchange
 from .counting import still_moving
 from .scenes import SCENES, Scene, Tree, is_whole, look
 
 PROGRAM = Path(__file__).with_name("mortal_helper.py")
 SAMPLE = 3  # kill points of each scene in the normal run, with flags, without, and of its undo
-HERE = {"CODESPACE_RUNNER": "in-process"}  # the ticket and the helpers of a worker would be out of reach
 SEED = 20_260_101
 
 
@@ -56,7 +55,7 @@ class Stage:
     async def arm(self, number: int) -> None:
         """Have a helper with a kill point take the place of the one that runs."""
         self.ticket.write_text(f"{number} helper flags")
-        for pid in list(self.bench.daemon.tools._runner._patcher.helpers().values()):  # type: ignore[attr-defined]
+        for pid in helpers():
             os.kill(pid, signal.SIGKILL)  # the next one takes the ticket
             with trio.fail_after(10):
                 await processes.wait_gone([pid])
@@ -76,6 +75,18 @@ class Stage:
         return int(Path(f"{self.ticket}.count").read_text() or 0)
 
 
+def helpers() -> list[int]:
+    """Return the patch helpers that run, of the daemon in this process or of its worker."""
+    below = processes.descendants(os.getpid())
+    return [pid for pid in below if str(PROGRAM) in processes.command_line(pid).split() and processes.is_alive(pid)]
+
+
+def send_in(monkeypatch: pytest.MonkeyPatch, ticket: Path, flags: str) -> None:
+    """Have either runner start helpers that take the ticket."""
+    argv = [sys.executable, "-I", "-X", "utf8", str(PROGRAM), str(ticket), flags]
+    exchange(monkeypatch, "codespace.runner.patcher:Patcher.__init__.__kwdefaults__", "argv", argv)
+
+
 def points(total: int, what: str) -> list[int]:
     """Return the kill points to try; other ones for each `what`."""
     if os.environ.get("EVERY_KILL_POINT"):
@@ -89,10 +100,9 @@ async def test_whatever_moment_the_helper_dies_in_the_tree_is_whole_and_the_ledg
     scene: Scene, flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ticket = tmp_path / "ticket"
-    argv = (sys.executable, "-I", "-X", "utf8", str(PROGRAM), str(ticket), flags)
-    monkeypatch.setitem(Patcher.__init__.__kwdefaults__, "argv", argv)
+    send_in(monkeypatch, ticket, flags)
     ends: dict[str, int] = {}
-    async with open_bench(environ=HERE) as bench:
+    async with open_bench() as bench:
         stage = Stage(bench, ticket)
         status, _ = await stage.play(scene, 0)
         assert status == "applied"
@@ -116,11 +126,9 @@ async def test_whatever_moment_the_helper_dies_in_while_it_undoes_all_or_nothing
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ticket = tmp_path / "ticket"
-    monkeypatch.setitem(
-        Patcher.__init__.__kwdefaults__, "argv", (sys.executable, "-I", "-X", "utf8", str(PROGRAM), str(ticket))
-    )
+    send_in(monkeypatch, ticket, "flags")
     ends: dict[str, int] = {}
-    async with open_bench(environ=HERE) as bench:
+    async with open_bench() as bench:
         stage = Stage(bench, ticket)
         assert (await stage.take_back(scene, 0))[0] == "applied"
         total = stage.counted()

@@ -17,8 +17,10 @@ import trio
 from codespace.errors import Refusal
 from codespace.gateway import audit
 from codespace.gateway.database import connect
-from codespace.runner.inprocess import open_runner
 from codespace.testing import Bench, open_bench, processes
+
+from ..worker.exchanged import exchange
+from .until import until
 
 SECONDS = 60.0
 ASK = r"""
@@ -162,8 +164,8 @@ async def test_without_the_sandbox_a_networked_command_is_refused_before_it_star
 
 
 async def test_a_proxy_that_cannot_be_started_starts_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("codespace.runner.proxy._ARGV", ("/bin/false",))
-    async with networked(runner=open_runner) as (bench, _):  # in this process, where its program was exchanged
+    exchange(monkeypatch, "codespace.runner.proxy", "_ARGV", ["/bin/false"])
+    async with networked() as (bench, _):
         with pytest.raises(Refusal) as caught:
             await run(bench, "touch", "made")
         assert caught.value.code == "SANDBOX_UNAVAILABLE"
