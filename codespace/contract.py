@@ -240,6 +240,29 @@ class ProcessState:
 
 
 @dataclass(frozen=True, slots=True)
+class NetworkNews:
+    """What the network door of a run has decided and was not told before."""
+
+    decisions: tuple[Mapping[str, Any], ...]
+    """As in ProcessState; `times` counts from the run's start."""
+    not_kept: int
+    """Decisions so far of further kinds, of which no more is kept than that they were."""
+    cursor: int
+    """Ask again with it for what follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class HardLinks:
+    """Files of a root that commands can write and that have another name outside it."""
+
+    outside: int
+    examples: tuple[str, ...]
+    """The first of them, relative to the root, escaped."""
+    complete: bool
+    """Whether all of the root was looked at; else `outside` may be too few, and too many."""
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """Output from a cursor on."""
 
@@ -294,6 +317,9 @@ class Runner(Protocol):
 
     async def command_sandbox(self, workspace: Workspace) -> str:
         """The one fact that decides whether a command may start: `none`, `landlock` or `linux-sandbox`; cheap."""
+
+    async def hard_links(self, workspace: Workspace) -> HardLinks:
+        """Count them, slowly enough not to be noticed; for the start of the daemon."""
 
     # files
     async def read(
@@ -371,6 +397,9 @@ class Runner(Protocol):
     def check(self, argv: Sequence[str], cwd: str, env: Mapping[str, str]) -> None:
         """Refuse a command that is wrong by itself (INVALID_COMMAND, PATH_ESCAPE, INVALID_ARGUMENT)."""
 
+    async def check_directory(self, workspace: Workspace, path: str) -> None:
+        """Refuse what is no directory to start a command in now (FILE_NOT_FOUND, PATH_NOT_DIRECTORY, ...)."""
+
     async def spawn(self, workspace: Workspace, request: SpawnRequest) -> Spawned: ...
     async def wait_exit(self, process_id: str) -> ProcessState: ...
     async def output(
@@ -379,13 +408,16 @@ class Runner(Protocol):
     async def wait_output(self, process_id: str, *, cursor: int, stream: Stream) -> None:
         """Return once there is output behind `cursor` or the process has ended and drained."""
 
+    async def wait_decisions(self, process_id: str, *, cursor: int) -> NetworkNews | None:
+        """Return what the network door of a run decided behind `cursor` (0 for all), waiting until there is some.
+
+        None once nothing will follow, and where the run has no door.
+        """
+
     async def kept_output(
         self, spool: str, *, cursor: int, stream: Stream, limit_bytes: int, encoding: Encoding, ended: bool
     ) -> Kept:
         """Output of a process of any daemon, live or dead, from where it lies on disk; empty where it is gone.
-    async def check_directory(self, workspace: Workspace, path: str) -> None:
-        """Refuse what is no directory to start a command in now (FILE_NOT_FOUND, PATH_NOT_DIRECTORY, ...)."""
-
 
         `ended`: nothing will follow.
         """

@@ -31,6 +31,7 @@ from codespace.gateway.holds import Holds
 from codespace.gateway.inbox import Inbox as GatewayInbox
 from codespace.gateway.instances import Instances
 from codespace.gateway.ledger import Ledger
+from codespace.gateway.links import Links
 from codespace.gateway.neighbours import Neighbours
 from codespace.gateway.occupancy import Occupancy
 from codespace.gateway.operator import Operator
@@ -135,6 +136,7 @@ async def open_daemon(
                     spool_bytes=settings.spool_bytes,
                     process_spool_bytes=settings.process_spool_bytes,
                     sandbox=sandbox(settings.bwrap_path),
+                    networked=any(workspace.network == "enabled" for workspace in settings.workspaces.values()),
                 ) as runner,
                 _open_gateway(settings, store, instances, runner, wall_clock, _exposed(settings, console)) as daemon,
             ):
@@ -199,7 +201,8 @@ async def _open_gateway(
             works = Works(store, ledger, chain, wall_clock, store.secret("fingerprint"), settings.workspaces)
             brake = Brake(ledger, execution, elsewhere, own)
             inbox = GatewayInbox(store, chain, works, drivers, brake.stop, wall_clock)
-            gate = Gate(registry, runner, ledger, holds, patching, processes, admission, works, facts)
+            links = Links(runner)
+            gate = Gate(registry, runner, ledger, holds, patching, processes, admission, works, links, facts)
             kept_diff = partial(_kept_diff, ledger, instances, runner)
             operator = Operator(store, ledger, holds, grants, settings.workspaces)
             daemon = Daemon(settings, gate, inbox, operator, kept_diff, polls, occupancy, exposed, transports)
@@ -210,6 +213,7 @@ async def _open_gateway(
             drivers.start_soon(holds.tend)
             drivers.start_soon(grants.tend)
             drivers.start_soon(recovery.tend, leftovers, lambda: patching.under_way | execution.under_way)
+            drivers.start_soon(links.count, settings.workspaces.values())
             drivers.start_soon(prune, runner, settings.snapshot_bytes, settings.snapshot_age_seconds)
             try:
                 yield daemon

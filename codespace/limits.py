@@ -283,6 +283,14 @@ HINT_BYTES: Final = 16_384
 # The end of a command's output that is looked through for well-known words of failure.
 SANDBOX_UNSURE_SECONDS: Final = 5.0
 # How long a probe that concluded nothing stands before it is tried again.
+HARD_LINK_SECONDS: Final = 30.0
+# Longest count of files with names outside the root, at the daemon's start: some two million entries, at its pace.
+HARD_LINK_ENTRIES: Final = 2_000_000
+# And the most entries.
+HARD_LINK_BATCH: Final = 256
+# Entries between two pauses of it: half a millisecond.
+HARD_LINK_PAUSE_SECONDS: Final = 0.002
+# One pause: it has a fifth of one processor at most, and no call waits for it.
 SANDBOX_CLOSING_SECONDS: Final = 0.5
 # For a bubblewrap that has closed its descriptors to end by itself, so that its exit code is known.
 SANDBOX_ENTER_SECONDS: Final = 5.0
@@ -429,6 +437,8 @@ PROXY_NOTES: Final = 5
 # Network decisions that a result explains in words; all that are kept stand in its list.
 PROXY_DECISIONS: Final = 200
 # Different decisions of one run that are kept for its result; the rest is counted.
+TRAIL_SECONDS: Final = 1.0
+# Between two rows of the audit that tell of one run's network decisions while it goes on; the first waits for nothing.
 LISTENER_SECONDS: Final = 2.0
 # For the child that binds a socket in another network namespace; it takes 2 ms.
 LISTENER_BACKLOG: Final = 128

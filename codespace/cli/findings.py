@@ -157,9 +157,10 @@ def search(settings: Settings) -> Iterator[Finding]:
 
 
 def isolation(settings: Settings) -> Iterator[Finding]:
-    from codespace.cli import witnesses
+    from codespace.cli import linked, witnesses
 
     yield from witnesses.findings(settings)
+    yield from linked.findings(settings)
     if settings.http_token is None and os.path.exists(settings.http_token_file):
         mode = stat.S_IMODE(os.stat(settings.http_token_file).st_mode)
         if mode & 0o077:

@@ -14,7 +14,7 @@ import trio
 from codespace import limits
 from codespace.contract import Encoding, Kept, ProcessState, Runner, Stream, Workspace
 from codespace.errors import Refusal
-from codespace.gateway import policy
+from codespace.gateway import policy, trail
 from codespace.gateway.instances import Instances
 from codespace.gateway.ledger import Ledger, Operation
 from codespace.gateway.registry import Registry
@@ -115,8 +115,7 @@ class Elsewhere:
         events = await self._ledger.events(operation.id)
         for event in events:
             if event.event == "started":
-                decisions = [each for one in events for each in one.details.get("network_decisions", ())]
-                network = dict(event.details.get("network", {})) | {"decisions": decisions}
+                network = dict(event.details.get("network", {})) | {"decisions": trail.decisions(events)}
                 return {"sandbox": event.details["sandbox"], "network": network} if "sandbox" in event.details else {}
         return None
 

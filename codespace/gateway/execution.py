@@ -26,6 +26,7 @@ from codespace.gateway.processes import Processes
 from codespace.gateway.recovery import Recovery
 from codespace.gateway.request import Request, require_same
 from codespace.gateway.runs import Run, Runs
+from codespace.gateway.trail import Trail
 from codespace.gateway.view import command_view
 from statemachines.execution import Execution as Law
 
@@ -76,6 +77,7 @@ class Execution:
         self._runs = runs
         self._processes = processes
         self._left_over = left_over
+        self._trail = Trail(runner, ledger)
         self._driven: set[str] = set()
 
     @property
@@ -254,7 +256,8 @@ class Execution:
             log.warning("a start could not be recorded yet", operation_id=run.operation_id, problem=str(problem))
             run.notes = (_UNRECORDED,)
         run.started.succeed({})
-        state = await self._wait_exit(run)
+        with self._trail.following(run, self._nursery):
+            state = await self._wait_exit(run)
         record = _exit_record(state)
         ways = _LOST if record.get("termination") == "lost" else _EXITED
         return Ending(motion, ways, changes={"outcome": record}, details=record | _what_it_did(state))

@@ -20,6 +20,7 @@ from codespace.gateway import information, policy
 from codespace.gateway.admission import Admission
 from codespace.gateway.holds import Holds, operator_only
 from codespace.gateway.ledger import Ledger, Operation
+from codespace.gateway.links import Links
 from codespace.gateway.patching import Patching
 from codespace.gateway.processes import Processes
 from codespace.gateway.registry import Registry
@@ -41,6 +42,7 @@ class Gate:
         processes: Processes,
         admission: Admission,
         works: Works,
+        links: Links,
         server_facts: Mapping[str, Any],
     ) -> None:
         self._registry = registry
@@ -51,6 +53,7 @@ class Gate:
         self._processes = processes
         self._admission = admission
         self._works = works
+        self._links = links
         self._server_facts = server_facts
         self._closed = False
 
@@ -71,7 +74,8 @@ class Gate:
         if workspace_id is None and len(info["workspaces"]) != 1:
             return info
         workspace = self._registry.find(workspace_id)
-        facts = await self._runner.describe(workspace)
+        facts = dict(await self._runner.describe(workspace))
+        facts["caveats"] = [*facts["caveats"], *self._links.caveats(workspace)]
         return info | {
             "workspace_id": workspace.id,
             "profile": workspace.profile,

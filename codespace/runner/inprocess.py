@@ -6,6 +6,7 @@ Nothing is decided here; what arrives was authorised by the gateway.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -20,7 +21,9 @@ from codespace.contract import (
     DiffPage,
     Encoding,
     FindResult,
+    HardLinks,
     Kept,
+    NetworkNews,
     PatchPlan,
     PatchReport,
     ProcessState,
@@ -35,10 +38,11 @@ from codespace.errors import Refusal
 from codespace.runner import environment, journals, kept, program
 from codespace.runner.files import Files
 from codespace.runner.patcher import Patcher
+from codespace.runner.protected import protected_paths
 from codespace.runner.roots import Roots
 from codespace.runner.search import Search
 from codespace.runner.supervisor import Supervisor
-from codespace.sandbox import plan
+from codespace.sandbox import hardlinks, plan
 from codespace.sandbox.box import Sandbox
 
 
@@ -53,11 +57,13 @@ async def open_runner(
     spool_bytes: int = limits.SPOOL_BYTES,
     process_spool_bytes: int = limits.PROCESS_SPOOL_BYTES,
     sandbox: Sandbox | None = None,
+    networked: bool = False,
 ) -> AsyncIterator[InProcess]:
     """Run the runner until the block ends; then its helpers and all its processes are gone, in bounded time.
 
     Args:
         sandbox: What commands are locked into where it can be had; None for no sandbox at all.
+        networked: Whether a workspace's commands may have a network.
     """
     roots = Roots()
     try:
@@ -72,6 +78,7 @@ async def open_runner(
                 spool_bytes=spool_bytes,
                 process_spool_bytes=process_spool_bytes,
                 sandbox=sandbox,
+                networked=networked,
             ) as supervisor,
         ):
             search = Search(roots, rg_path=rg_path, bwrap_path=bwrap_path)
@@ -102,6 +109,8 @@ class InProcess:
         self._search = search
         self._patcher = patcher
         self._supervisor = supervisor
+        self._counting = trio.CapacityLimiter(1)
+        """Counts take their time, and none of the threads that calls wait for."""
 
     # --- what is in force ---
 
@@ -176,6 +185,12 @@ class InProcess:
         if workspace.profile != "workspace-write":
             return {"files": False}
         return await self._patcher.confinement(workspace)
+
+    async def hard_links(self, workspace: Workspace) -> HardLinks:
+        protected = protected_paths(workspace)
+        return await trio.to_thread.run_sync(
+            hardlinks.count, workspace, protected, _walk_slowly, abandon_on_cancel=True, limiter=self._counting
+        )
 
     # --- files ---
 
@@ -296,13 +311,13 @@ class InProcess:
         environment.check(env)
         clean(cwd)
 
-    async def spawn(self, workspace: Workspace, request: SpawnRequest) -> Spawned:
-        async with self._directory(workspace, request.cwd) as cwd_fd:
-            return await self._supervisor.spawn(workspace, request, cwd_fd)
-
     async def check_directory(self, workspace: Workspace, path: str) -> None:
         async with self._directory(workspace, path):
             pass
+
+    async def spawn(self, workspace: Workspace, request: SpawnRequest) -> Spawned:
+        async with self._directory(workspace, request.cwd) as cwd_fd:
+            return await self._supervisor.spawn(workspace, request, cwd_fd)
 
     async def wait_exit(self, process_id: str) -> ProcessState:
         return await self._supervisor.wait_exit(process_id)
@@ -316,6 +331,9 @@ class InProcess:
 
     async def wait_output(self, process_id: str, *, cursor: int, stream: Stream) -> None:
         await self._supervisor.wait_output(process_id, cursor=cursor, stream=stream)
+
+    async def wait_decisions(self, process_id: str, *, cursor: int) -> NetworkNews | None:
+        return await self._supervisor.wait_decisions(process_id, cursor=cursor)
 
     async def kept_output(
         self, spool: str, *, cursor: int, stream: Stream, limit_bytes: int, encoding: Encoding, ended: bool
@@ -351,6 +369,12 @@ class InProcess:
 
     def forget(self, process_id: str) -> None:
         self._supervisor.forget(process_id)
+
+
+def _walk_slowly() -> None:
+    """Leave the interpreter to the event loop; ends the thread of a count that is not wanted any more."""
+    trio.from_thread.check_cancelled()
+    time.sleep(limits.HARD_LINK_PAUSE_SECONDS)
 
 
 _NO_SANDBOX = "command_sandbox is `none`: this runner was started without one."

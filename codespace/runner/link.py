@@ -199,8 +199,8 @@ class Link:
 
 
 def _seconds(verb: Verb) -> float:
-    # How long one waits for output is the caller's affair, and the command's time limit bounds it.
-    return float("inf") if verb.name == "wait_output" else limits.WORKER_VERB_SECONDS
+    # How long one waits for what a command does is the caller's affair, and the command's time limit bounds it.
+    return float("inf") if verb.name in ("wait_output", "wait_decisions") else limits.WORKER_VERB_SECONDS
 
 
 def _first(group: BaseExceptionGroup[BadFrame]) -> BaseException:

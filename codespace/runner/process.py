@@ -17,7 +17,7 @@ from typing import Any, Final
 import trio
 
 from codespace import limits
-from codespace.contract import ProcessState, SpawnRequest, Stream, Termination
+from codespace.contract import NetworkNews, ProcessState, SpawnRequest, Stream, Termination
 from codespace.errors import Refusal
 from codespace.runner import hints, quota
 from codespace.runner.boxed import Boxed
@@ -170,6 +170,13 @@ class Process:
             network_decisions=None if self._way_out is None else self._way_out.rows(),
             planted=self._planted or None,
         )
+
+    async def wait_decisions(self, cursor: int) -> NetworkNews | None:
+        """Return what its network door decided behind `cursor`; None where it has none, or nothing will follow."""
+        if self._way_out is None:
+            await trio.lowlevel.checkpoint()
+            return None
+        return await self._way_out.wait_news(cursor)
 
     def _termination(self) -> Termination:
         if self._code is None:

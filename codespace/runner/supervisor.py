@@ -16,7 +16,7 @@ import structlog
 import trio
 
 from codespace import limits
-from codespace.contract import Chunk, Encoding, ProcessState, Spawned, SpawnRequest, Stream, Workspace
+from codespace.contract import Chunk, Encoding, NetworkNews, ProcessState, Spawned, SpawnRequest, Stream, Workspace
 from codespace.errors import Refusal
 from codespace.runner import environment, quota
 from codespace.runner.homes import Homes
@@ -42,6 +42,7 @@ class Supervisor:
         process_spool_bytes: Most output of one process on disk; 0: none.
         umask: Of commands; the daemon's own where left out.
         sandbox: What commands are locked into where it can be had; None for no sandbox at all.
+        networked: Whether commands with a network are to be expected: their proxy is loaded before the first needs it.
     At the end of the block all trees get SIGTERM, a short grace, SIGKILL, under limits.STOP_END_SECONDS.
     """
 
@@ -55,7 +56,9 @@ class Supervisor:
         process_spool_bytes: int = limits.PROCESS_SPOOL_BYTES,
         umask: int | None = None,
         sandbox: Sandbox | None = None,
+        networked: bool = False,
     ) -> None:
+        self._networked = networked
         self._state_dir = state_dir
         self._wall_clock = wall_clock
         self._retention_seconds = retention_seconds
@@ -98,7 +101,7 @@ class Supervisor:
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._remove, self._homes.sweep)
                 self._nursery.start_soon(self._sweep_spools)
-                self._nursery.start_soon(self._say_what_is_in_force)
+                self._nursery.start_soon(self._make_ready)
                 try:
                     yield self
                 finally:
@@ -142,8 +145,8 @@ class Supervisor:
             await self._remove(self._spools.sweep)
             await trio.sleep(limits.SPOOL_SWEEP_SECONDS)
 
-    async def _say_what_is_in_force(self) -> None:
-        """Probe before the first command needs it, and say loudly where there is no sandbox."""
+    async def _make_ready(self) -> None:
+        """Probe, and load the proxy, before the first command needs them; say loudly where there is no sandbox."""
         if self._sandbox is None:
             return
         try:
@@ -154,6 +157,14 @@ class Supervisor:
             return
         if standing.rung != "linux-sandbox":
             log.warning("there is no sandbox for commands", rung=standing.rung, causes=list(standing.causes))
+        elif self._networked:
+            await self._warm_proxy()
+
+    async def _warm_proxy(self) -> None:
+        try:
+            await self._proxy.warm()
+        except Refusal as refusal:  # the first networked command tries it again, and is refused where it still fails
+            log.warning("the network proxy could not be started yet", problem=refusal.message)
 
     async def _end_all(self) -> None:
         processes = list(self._processes.values())
@@ -278,6 +289,15 @@ class Supervisor:
         await process.output.wait(cursor, stream=stream)
         if process.output.is_closed(stream) and cursor >= process.output.totals[stream]:
             await process.ended.wait()
+
+    async def wait_decisions(self, process_id: str, *, cursor: int) -> NetworkNews | None:
+        """Return what a run's network door decided behind `cursor`; None where it has none, or nothing will follow.
+
+        The time limit of the command bounds the wait.
+        Raises: Refusal PROCESS_NOT_FOUND.
+        Cancel: nothing is consumed; ask again with the same cursor.
+        """
+        return await self._find(process_id).wait_decisions(cursor)
 
     # --- acting ---
 

@@ -41,6 +41,7 @@ async def open_runner(
     spool_bytes: int = limits.SPOOL_BYTES,
     process_spool_bytes: int = limits.PROCESS_SPOOL_BYTES,
     sandbox: Sandbox | None = None,
+    networked: bool = False,
     runner_dir: str | None = None,
     log_level: str = "info",
 ) -> AsyncIterator[Runner]:
@@ -48,6 +49,7 @@ async def open_runner(
 
     Args:
         sandbox: Whether commands are locked in at all; the worker makes its own, which probes for itself.
+        networked: Whether a workspace's commands may have a network.
         runner_dir: Where its socket's directory is made; None for the state directory.
     Raises: Refusal INTERNAL where there is no such worker to be had.
     """
@@ -59,6 +61,7 @@ async def open_runner(
         "spool_bytes": spool_bytes,
         "process_spool_bytes": process_spool_bytes,
         "sandbox": sandbox is not None,
+        "networked": networked,
         "log_level": log_level,
     }
     place = await trio.to_thread.run_sync(Place, runner_dir or state_dir)

@@ -19,6 +19,7 @@ ROWS: Final[Mapping[str, Loss]] = {
     # They change nothing, or the same twice as once: asked again of the next worker.
     "describe": "again",
     "command_sandbox": "again",
+    "hard_links": "again",
     "read": "again",
     "find": "again",
     "search": "again",
@@ -44,6 +45,7 @@ ROWS: Final[Mapping[str, Loss]] = {
     # About a process, which ended with its worker.
     "output": "gone",
     "wait_output": "gone",
+    "wait_decisions": "gone",
     "write_stdin": "gone",
     "resize": "gone",
     "terminate": "gone",

