@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 import trio
 
 from codespace.contract import ProcessState, Runner, Spawned, Workspace
-from codespace.errors import Refusal
 from codespace.gateway.ticket import Ticket
 
 
@@ -61,7 +60,7 @@ class Runs:
         run = self._runs.get(process_id)
         if run is None or run.spawned is None:
             return None
-        if run.ended and not self._is_retained(run):
+        if run.ended and not self._runner.knows(run.process_id):
             self.drop(run)
             return None
         return run
@@ -91,12 +90,5 @@ class Runs:
     def tidy(self) -> None:
         """Forget what the runner has: it bounds how many ended processes are kept, and for how long."""
         for run in self:
-            if run.ended and not self._is_retained(run):
+            if run.ended and not self._runner.knows(run.process_id):
                 self.drop(run)
-
-    def _is_retained(self, run: Run) -> bool:
-        try:
-            self._runner.process(run.process_id)
-        except Refusal:
-            return False
-        return True

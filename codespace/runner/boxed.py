@@ -97,7 +97,7 @@ class Boxed:
             with trio.fail_after(limits.SANDBOX_START_SECONDS):
                 await _walk(self._launch.started(bubblewrap))
                 await _walk(self._launch.ready())
-                if await trio.to_thread.run_sync(self._limit_and_look):
+                if await trio.to_thread.run_sync(self._seal_and_look):
                     raise self._not_inside()
                 if door is not None:
                     assert self._launch.pid is not None
@@ -111,8 +111,8 @@ class Boxed:
                 f"it could not be set up ({problem.stage}: {problem.cause}{'; ' if said else ''}{said})", retry=True
             ) from problem
 
-    def _limit_and_look(self) -> bool:
-        self._launch.limit()
+    def _seal_and_look(self) -> bool:
+        self._launch.seal()
         return self._launch.missing_program()
 
     def exit_code(self, told: int) -> int:

@@ -358,6 +358,9 @@ class InProcess:
     def process(self, process_id: str) -> ProcessState:
         return self._supervisor.process(process_id)
 
+    def knows(self, process_id: str) -> bool:
+        return self._supervisor.knows(process_id)
+
     async def write_stdin(self, process_id: str, data: bytes, *, eof: bool) -> int:
         return await self._supervisor.write_stdin(process_id, data, eof=eof)
 

@@ -91,6 +91,11 @@ class Mirror:
                 f"No process of this id is live, or ended within the last {self._retention_seconds / 60:.0f} minutes.",
             ) from None
 
+    def knows(self, process_id: str) -> bool:
+        """Return whether a process is live or still kept."""
+        self._drop_old()
+        return process_id in self._known
+
     def forget(self, process_id: str) -> bool:
         """Drop an ended process; return whether there was one."""
         known = self._known.get(process_id)

@@ -29,7 +29,7 @@ from codespace.runner.spooling import keep
 from codespace.runner.stdin import Stdin
 from codespace.runner.terminal import Terminal
 from codespace.runner.wayout import WayOut
-from codespace.sandbox.limits import Cage, Overruns
+from codespace.sandbox.limits import Overruns
 
 STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")
 LOST_NOTE: Final = "The helper that watched over this process ended first: how the process ended is not known."
@@ -103,24 +103,22 @@ class Process:
                     self._read_rest()
                     if self._way_out is not None:
                         await self._way_out.close()
-                    async with trio.open_nursery() as looking:
-                        looking.start_soon(self._look_at_limits)
-                        await self._look_for_planted()
+                    if self._boxed is not None or self._held.cage.members:
+                        await trio.to_thread.run_sync(self._look_back, abandon_on_cancel=True)
                     # From here the spool ends by itself, in bounded time: nothing more will come.
         finally:
             self._finish()
 
-    async def _look_at_limits(self) -> None:
-        """Learn what the kernel did for the limits, and let go of them; the tree is gone."""
-        if self._held.cage.members:
-            self._overruns = await trio.to_thread.run_sync(_look_and_close, self._held.cage, abandon_on_cancel=True)
+    def _look_back(self) -> None:
+        """Learn what the kernel did for the limits, and what a sandboxed run left that runs by itself on the host.
 
-    async def _look_for_planted(self) -> None:
-        """Learn what a sandboxed run left that runs by itself on the host; bounded by limits.SANDBOX_SCAN_SECONDS."""
+        The tree is gone. Blocks, by limits.SANDBOX_SCAN_SECONDS at most: for a thread.
+        """
         if self._boxed is not None:
-            self._planted, self._notes_of_planted = await trio.to_thread.run_sync(
-                self._boxed.planted, abandon_on_cancel=True
-            )
+            self._planted, self._notes_of_planted = self._boxed.planted()
+        # Last: by now the kernel is more likely to have let the dead go, and a folder can be removed at once.
+        self._overruns = self._held.cage.overruns()
+        self._held.cage.close()
 
     async def _live(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -304,12 +302,6 @@ class Process:
                 next_step="Start it again with `tty` to give it a terminal.",
             )
         self._pipes.resize(rows, cols)
-
-
-def _look_and_close(cage: Cage) -> Overruns:
-    overruns = cage.overruns()
-    cage.close()
-    return overruns
 
 
 def _signal_name(number: int) -> str:

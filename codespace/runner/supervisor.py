@@ -240,6 +240,11 @@ class Supervisor:
         """Return what is known now. Raises: Refusal PROCESS_NOT_FOUND."""
         return self._find(process_id).state()
 
+    def knows(self, process_id: str) -> bool:
+        """Return whether a process is live or still kept."""
+        self._drop_old()
+        return process_id in self._processes
+
     def limits(self, workspace: Workspace) -> dict[str, str]:
         """Return what carries each limit of a command outside a sandbox; see quota.carried."""
         return quota.carried(self._mechanisms, workspace)

@@ -117,6 +117,9 @@ class Uds:
     def process(self, process_id: str) -> ProcessState:
         return self._mirror.find(process_id).state
 
+    def knows(self, process_id: str) -> bool:
+        return self._mirror.knows(process_id)
+
     async def wait_exit(self, process_id: str) -> ProcessState:
         known = self._mirror.find(process_id)
         await known.ended.wait()

@@ -9,7 +9,7 @@ task walk through the same ones:
     ... start launch.argv with launch.env and launch.inherited, then launch.let_go()
     for fd in launch.started(bubblewrap_pid): wait until fd is readable
     for fd in launch.ready(): wait until fd is readable
-    launch.limit()                                 # cgroup or pid_max
+    launch.seal()                                  # the mounts are as planned; cgroup or pid_max
     ... for a network: listener.listen(launch.pid), and open the proxy's door ...
     launch.release()                               # only now the command exists
     ... the run ...
@@ -136,7 +136,7 @@ class Launch:
             raise NotStarted("namespaces", "the first process of the sandbox ended at once") from None
 
     def ready(self) -> Iterator[int]:
-        """Wait until everything is mounted, and see by the kernel's own table that it is. Raises: NotStarted."""
+        """Wait until everything is mounted and the gate stands. Raises: NotStarted."""
         heard = b""
         while len(heard) < len(_READY):
             yield self._gate.fileno()
@@ -144,11 +144,20 @@ class Launch:
             if block == b"":
                 raise NotStarted("mounts", _NOT_SET_UP)
             heard += block or b""
+
+    def seal(self) -> None:
+        """See by the kernel's own table that all is mounted as planned, and put the run under its limits.
+
+        Call it behind `ready`. Blocks for a few milliseconds.
+
+        Raises: NotStarted.
+        """
         self._verify()
         self._hold_command()
+        self._limit()
 
-    def limit(self) -> None:
-        """Put the run under its limits; call it behind `ready`. Blocks for a few milliseconds. Raises: NotStarted.
+    def _limit(self) -> None:
+        """Put the run under its limits.
 
         The two processes that there are now wait, so none can be born in between and escape. A cgroup that the caller
         keeps was entered by bubblewrap before it had any; that it was is looked at.
@@ -354,7 +363,7 @@ def run(
         deadline = time.monotonic() + limits.SANDBOX_START_SECONDS
         _walk(launch.started(bubblewrap), deadline, until)
         _walk(launch.ready(), deadline, until)
-        launch.limit()
+        launch.seal()
         if observe is not None:
             observe(launch)
         launch.release()

@@ -37,7 +37,7 @@ def is_released(cage: Cage, *, enters: bool) -> bool:
         wait(launch.started(pid))
         wait(launch.ready())
         try:
-            launch.limit()
+            launch.seal()
         except spawn.NotStarted:
             return False
         return True
