@@ -168,7 +168,10 @@ class Starter:
         if rung != "landlock":
             return (await self._order(request, order, (*pipes.theirs, cwd_fd)))[0]
         try:
-            ruleset = degraded.ruleset((workspace.root, prepared.env["HOME"]), workspace.readable_paths)
+            places = (workspace.root, prepared.env["HOME"])
+            ruleset = await trio.to_thread.run_sync(
+                degraded.ruleset, places, workspace.readable_paths, limiter=self._looking_up
+            )
         except OSError as error:
             raise unavailable(f"Landlock refused its rules ({error.strerror})") from error
         try:

@@ -18,6 +18,26 @@ UNSANDBOXED: Final = (
 _HARD_LINKS: Final = (
     "A file of the root that has another name outside (a hard link, as package stores make them) is changed under both."
 )
+_LANDLOCK: Final = (
+    "Only Landlock keeps commands (`allow_degraded`): they read and write no file outside their places. It does not "
+    "stop them from changing modes, owners and times of files outside, from sending datagrams, from talking to sockets "
+    "with a path, or from seeing other processes and their command lines; and it does not keep git directories, "
+    "protected and hidden paths of the root."
+)
+_LANDLOCK_LACKS: Final = (
+    (3, "This kernel's Landlock does not stop them from emptying files outside either."),
+    (4, "This kernel's Landlock does not stop TCP connections either."),
+    (6, "This kernel's Landlock does not stop abstract sockets and signals to other processes either."),
+)
+"""By the first version that does."""
+_AS_ROOT: Final = (
+    "Commands are root: Landlock hides nothing of /proc from them, neither the environments of other processes, this "
+    "daemon's included, nor the kernel's memory."
+)
+_AVAILABLE: Final = (
+    "Landlock alone could be had here: where the operator sets `allow_degraded`, commands are kept by it, which is "
+    "less than the sandbox and more than nothing."
+)
 _COMMIT: Final = (
     "`git: commit` is weaker than `read_only`: commands may write objects, refs and the index, so a new submodule can "
     "be put in place; hooks and configuration stay read-only."
@@ -36,16 +56,22 @@ def facts(standing: Standing, workspace: Workspace) -> dict[str, Any]:
     exec_available, sandbox {filesystem, git, syscalls, limits, process_tree, runs_as_root, degraded}, reasons, caveats.
     """
     chosen = rung(standing, workspace)
-    whole = chosen == "linux-sandbox"
+    whole, locked = chosen == "linux-sandbox", chosen == "landlock"
     demanded = workspace.network == "enabled" or workspace.sandbox == "required"
     return {
         "command_sandbox": chosen,
         "network_enforcement": "enforced" if whole else "none",
         "exec_available": whole or not demanded,
-        "sandbox": _whole(standing, workspace) if whole else _less(chosen),
-        "reasons": [] if whole else [f"command_sandbox is `{chosen}`: {cause}" for cause in standing.causes],
-        "caveats": _caveats(workspace) if whole else [UNSANDBOXED],
+        "sandbox": _whole(standing, workspace) if whole else _landlock(workspace) if locked else _none(),
+        "reasons": [] if whole else _reasons(standing, workspace, chosen),
+        "caveats": _caveats(workspace) if whole else _landlock_caveats(standing.landlock) if locked else [UNSANDBOXED],
     }
+
+
+def _reasons(standing: Standing, workspace: Workspace, chosen: Rung) -> list[str]:
+    reasons = [f"command_sandbox is `{chosen}`: {cause}" for cause in standing.causes]
+    lower = standing.rung != chosen and workspace.sandbox == "optional" and workspace.network == "restricted"
+    return [*reasons, _AVAILABLE] if lower else reasons
 
 
 def _whole(standing: Standing, workspace: Workspace) -> dict[str, Any]:
@@ -66,17 +92,28 @@ def _whole(standing: Standing, workspace: Workspace) -> dict[str, Any]:
     }
 
 
-def _less(lesser: str) -> dict[str, Any]:
-    locked = lesser == "landlock"
+def _landlock(workspace: Workspace) -> dict[str, Any]:
+    return _none() | {
+        "filesystem": {"enforcement": "landlock", "writable": [workspace.root, "HOME"], "hidden": []},
+        "degraded": ["filesystem", "git", "network", "syscalls", "limits", "process_tree"],
+    }
+
+
+def _none() -> dict[str, Any]:
     return {
-        "filesystem": {"enforcement": "landlock" if locked else "none", "writable": [], "hidden": []},
+        "filesystem": {"enforcement": "none", "writable": [], "hidden": []},
         "git": "none",
         "syscalls": "none",
         "limits": {"pids": "none", "memory": "none", "cpu": "none"},
         "process_tree": "monitor",
         "runs_as_root": os.geteuid() == 0,
-        "degraded": ["filesystem", "git", "network", "syscalls", "limits"] if locked else [],
+        "degraded": [],
     }
+
+
+def _landlock_caveats(version: int) -> list[str]:
+    lacks = [sentence for since, sentence in _LANDLOCK_LACKS if version < since]
+    return [_LANDLOCK, *lacks, _HARD_LINKS, *([_AS_ROOT] if os.geteuid() == 0 else [])]
 
 
 def _caveats(workspace: Workspace) -> list[str]:
