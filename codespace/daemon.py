@@ -36,6 +36,7 @@ from codespace.gateway.neighbours import Neighbours
 from codespace.gateway.occupancy import Occupancy
 from codespace.gateway.operator import Operator
 from codespace.gateway.patching import Patching
+from codespace.gateway.plans import Plans
 from codespace.gateway.polls import Polls
 from codespace.gateway.processes import Processes
 from codespace.gateway.recovery import Leftovers, Recovery
@@ -170,8 +171,9 @@ async def _open_gateway(
                 store, ledger, chain, drivers, wall_clock, own, polls, settings.approval_expiry_seconds, leftovers.tell
             )
             recovery = Recovery(instances, ledger, holds, Settlement(ledger, occupancy, runner, registry, wall_clock))
-            planning = {"apply_patch": plan_patch(runner), "operation_undo": Undo(runner, ledger, instances).plan}
-            patching = Patching(runner, ledger, occupancy, drivers, wall_clock, own, leftovers.tell, recovery, planning)
+            undo = Undo(runner, ledger, instances)
+            plans = Plans(runner, {"apply_patch": plan_patch(runner), "operation_undo": undo.plan})
+            patching = Patching(runner, ledger, occupancy, drivers, wall_clock, own, leftovers.tell, recovery, plans)
             runs = Runs(runner)
             settlement = Settlement(ledger, occupancy, runner, registry, wall_clock)
             stops = Stops(store, wall_clock, own)

@@ -179,7 +179,7 @@ class Gate:
         expected = expected_versions or {}
         await self._require_work(work_id, workspace, operation_key)
         if check_only:
-            return await self._coordinated(work_id, await self._patching.check(workspace, patch, expected))
+            return await self._coordinated(work_id, await self._patching.plans.check(workspace, patch, expected))
         arguments = {
             "workspace_id": workspace.id,
             "patch": patch,

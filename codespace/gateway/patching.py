@@ -8,8 +8,8 @@ step, and tells what is on disk also where runner or database fail in the middle
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -18,13 +18,14 @@ import trio
 
 from codespace import ids, limits
 from codespace.contract import PatchPlan, PatchReport, Runner, Workspace
-from codespace.drive import Motion, Nothing
+from codespace.drive import Motion
 from codespace.errors import Refusal
 from codespace.gateway import lasting, outcomes, policy
 from codespace.gateway.ending import Ending
 from codespace.gateway.holds import Hold
 from codespace.gateway.ledger import KeyTaken, Ledger, Operation, Unsettled
 from codespace.gateway.occupancy import Lease, Occupancy, Occupant
+from codespace.gateway.plans import Plans
 from codespace.gateway.recovery import Recovery
 from codespace.gateway.request import Request, require_same
 from codespace.gateway.ticket import Ticket
@@ -34,10 +35,6 @@ from statemachines.patch import Patch
 log = structlog.get_logger("codespace.patching")
 
 T = TypeVar("T")
-
-
-Planning = Callable[[Workspace, str, Mapping[str, Any]], Awaitable[PatchPlan]]
-"""Plans one tool's request, from its arguments, under an operation's id; writes nothing."""
 
 
 @dataclass(slots=True)
@@ -67,7 +64,7 @@ class Patching:
 
     Args:
         predecessors: Settles what dead daemons left in a root before a patch begins in it.
-        planning: How each tool's patch is planned; everything behind that is the same.
+        plans: How each tool's patch is planned; everything behind that is the same.
         left_over: Told when a patch ended without its end in the ledger, for recovery to see to it.
     """
 
@@ -81,7 +78,7 @@ class Patching:
         instance_id: str,
         left_over: Callable[[], None],
         predecessors: Recovery,
-        planning: Mapping[str, Planning],
+        plans: Plans,
     ) -> None:
         self._runner = runner
         self._ledger = ledger
@@ -91,7 +88,7 @@ class Patching:
         self._instance_id = instance_id
         self._left_over = left_over
         self._predecessors = predecessors
-        self._planning = planning
+        self.plans = plans
         self._jobs: dict[str, _Job] = {}
 
     @property
@@ -106,28 +103,7 @@ class Patching:
         return dict(arguments)
 
     async def preview(self, request: Request) -> dict[str, Any]:
-        """Return the plan as a hold shows it.
-
-        Raises: Refusal LIMIT_REACHED where the diff cannot be shown whole: what is granted must be seen.
-        """
-        async with self._planned(request.tool, request.workspace, request.arguments) as (plan, token):
-            shown = plan_view(plan)
-            if not plan.diff_truncated:
-                return shown
-            if request.workspace.approvals != "operator":  # a caller who decides sees no more than an answer holds
-                raise _too_large("DIFF_BYTES", limits.DIFF_BYTES)
-            return shown | {"diff": await self._whole_diff(request.workspace, token), "diff_truncated": False}
-
-    async def _whole_diff(self, workspace: Workspace, token: str) -> str:
-        """Return the whole diff of a plan, for a person who reads it page by page. Raises: Refusal LIMIT_REACHED."""
-        pages: list[str] = []
-        page = await self._runner.diff(workspace, token, 0)
-        while page.total <= limits.HOLD_DIFF_BYTES:
-            pages.append(page.text)
-            if page.cursor >= page.total:
-                return "".join(pages)
-            page = await self._runner.diff(workspace, token, page.cursor)
-        raise _too_large("HOLD_DIFF_BYTES", limits.HOLD_DIFF_BYTES)
+        return await self.plans.preview(request)
 
     async def perform(self, request: Request, hold: Hold | None) -> dict[str, Any]:
         """Apply the patch and return its result; a request of the same key under way is waited for.
@@ -176,16 +152,6 @@ class Patching:
             return None
         return next((job for job in self._jobs.values() if job.request.operation_key == operation_key), None)
 
-    # --- without effect ---
-
-    async def check(self, workspace: Workspace, patch: str, expected: Mapping[str, str]) -> dict[str, Any]:
-        """Return what the patch would do now; nothing is recorded or written."""
-        motion = Motion(Patch, "preview", "minted", Nothing())
-        await motion.move("admitted")
-        plan = await self._plan_only("apply_patch", workspace, {"patch": patch, "expected_versions": expected})
-        await motion.move("previewed")
-        return {"status": motion.state, "replayed": False, **plan_view(plan)}
-
     async def still_current(self, workspace: Workspace, operation: Operation) -> bool | None:
         """Return whether every file is, freshly hashed, as the operation left it; None where that cannot be seen."""
         if workspace.root != operation.root:
@@ -195,33 +161,6 @@ class Patching:
             return dict(await self._runner.versions(workspace, list(expected))) == expected
         except Refusal:
             return None
-
-    async def _plan_only(self, tool: str, workspace: Workspace, arguments: Mapping[str, Any]) -> PatchPlan:
-        async with self._planned(tool, workspace, arguments) as (plan, _):
-            return plan
-
-    @asynccontextmanager
-    async def _planned(
-        self, tool: str, workspace: Workspace, arguments: Mapping[str, Any]
-    ) -> AsyncIterator[tuple[PatchPlan, str]]:
-        """Plan for the block, under a token that the runner knows the plan by."""
-        token = ids.mint("plan-")
-        try:
-            yield await self._planning[tool](workspace, token, arguments), token
-        except Refusal as refusal:
-            refusal.details = (refusal.details or {}) | {"status": "rejected", "changes": [], "replayed": False}
-            raise
-        finally:
-            # Protects the runner's memory from plans of callers who left; plans that are held are bounded anyhow.
-            with trio.move_on_after(limits.TIDY_SECONDS, shield=True):
-                await self._forget_plan(workspace, token)
-
-    async def _forget_plan(self, workspace: Workspace, token: str) -> None:
-        """Let the runner drop a plan; a failure changes nothing that was shown, and plans that are held are bounded."""
-        try:
-            await self._finish(workspace, token)
-        except Exception as problem:
-            log.warning("a plan could not be dropped", workspace_id=workspace.id, problem=repr(problem))
 
     # --- the life of a patch ---
 
@@ -302,10 +241,10 @@ class Patching:
         return plan
 
     async def _plan(self, job: _Job) -> PatchPlan | Refusal:
-        plan_it = self._planning[job.request.tool]
+        request = job.request
         with job.ticket.abandonable():
             try:
-                plan = await _bounded(plan_it(job.workspace, job.operation_id, job.request.arguments))
+                plan = await _bounded(self.plans.make(request.tool, job.workspace, job.operation_id, request.arguments))
                 _require_shown(job.hold, plan)
                 return plan
             except Exception as problem:
@@ -323,9 +262,7 @@ class Patching:
         try:
             await self._ledger.mint(self._operation(job), steps, tolerated=tolerated)
         except BaseException:
-            # Protects the runner's memory from a plan that nobody will ask for; those that are held are bounded anyhow.
-            with trio.move_on_after(limits.TIDY_SECONDS, shield=True):
-                await self._forget_plan(job.workspace, job.operation_id)
+            await self.plans.forget(job.workspace, job.operation_id)
             raise
         motion.adopt(steps)
 
@@ -435,18 +372,15 @@ class Patching:
     async def _tidy(self, job: _Job) -> None:
         """Throw away what was set aside; a failure changes nothing that was claimed."""
         try:
-            report = await self._finish(job.workspace, job.operation_id)
+            # Protects the clean-up from the caller's cancellation; bounded by the verb's own deadline too.
+            with trio.fail_after(limits.TIDY_SECONDS, shield=True):
+                report = await self._runner.finish(job.workspace, job.operation_id)
         except Exception as problem:
             log.warning("could not tidy up after a patch yet", operation_id=job.operation_id, exc_info=problem)
             job.untidy = True
             return
         job.untidy = not report.clean
         job.rescued = report.rescued
-
-    async def _finish(self, workspace: Workspace, operation_id: str) -> PatchReport:
-        # Protects the clean-up from the caller's cancellation; bounded by the verb's own deadline too.
-        with trio.fail_after(limits.TIDY_SECONDS, shield=True):
-            return await self._runner.finish(workspace, operation_id)
 
     def _operation(self, job: _Job) -> Operation:
         return Operation(
@@ -495,15 +429,6 @@ def _about(motion: Motion, refusal: Refusal, status: str, changes: Any) -> Refus
     refusal.operation_id = motion.subject
     refusal.details = (refusal.details or {}) | {"status": status, "changes": list(changes), "replayed": False}
     return refusal
-
-
-def _too_large(limit: str, maximum: int) -> Refusal:
-    return Refusal(
-        "LIMIT_REACHED",
-        "The diff is too large to be shown whole, and nothing is granted unseen; nothing was held or written.",
-        next_step="Send it as several smaller patches.",
-        details={"limit": limit, "maximum": maximum},
-    )
 
 
 def _require_shown(hold: Hold | None, plan: PatchPlan) -> None:
