@@ -196,7 +196,7 @@ def test_a_sweep_removes_what_a_killed_daemon_left_and_nothing_that_lives() -> N
     found = mechanisms.look()
     controller = found.pids or found.memory
     if controller is None:
-        return  # no cgroup can be made here, so none can be left
+        pytest.skip("this account can make no cgroup here, so none can be left")
     dead = Path(controller.folder, "codespace-run-1-999999999999-0")
     dead.mkdir()
     living = mechanisms.Cage(found, Quota(pids=10, memory_bytes=1_048_576))
