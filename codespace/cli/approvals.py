@@ -9,7 +9,7 @@ from typing import Literal
 
 from codespace.cli import recorded, telling
 from codespace.display import display
-from codespace.gateway.holds import Hold
+from codespace.gateway.hold import Hold
 from codespace.gateway.operator import Operator, hold_facts
 from codespace.gateway.scopes import Scope
 

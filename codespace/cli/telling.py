@@ -7,7 +7,7 @@ from typing import Any
 
 from codespace.cli.recorded import ago
 from codespace.display import display
-from codespace.gateway.holds import Hold
+from codespace.gateway.hold import Hold
 
 _SUMMARY_CHARACTERS = 60  # one line of a table on a small terminal
 

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 from codespace.contract import Caller, Workspace
 from codespace.errors import Refusal
 from codespace.gateway.grants import Grants
-from codespace.gateway.holds import Hold, Holds
+from codespace.gateway.hold import Hold
+from codespace.gateway.holds import Holds
 from codespace.gateway.ledger import Ledger, Operation
 from codespace.gateway.registry import Registry
 from codespace.gateway.request import Fingerprints, Request, require_same

@@ -19,7 +19,7 @@ from codespace.drive import Motion, Stale
 from codespace.errors import Refusal
 from codespace.gateway import lasting, policy
 from codespace.gateway.ending import Ending
-from codespace.gateway.holds import Hold
+from codespace.gateway.hold import Hold
 from codespace.gateway.ledger import KeyTaken, Ledger, Operation
 from codespace.gateway.occupancy import Lease, Occupancy, Occupant
 from codespace.gateway.processes import Processes
@@ -213,9 +213,9 @@ class Execution:
         with run.started.abandonable():
             lease = await self._occupancy.enter(request.workspace, occupant)
             try:
+                await self._require_directory(request)
                 await self._require_shown(request, hold)
                 await trio.lowlevel.checkpoint_if_cancelled()
-                await self._require_directory(request)
             except BaseException:
                 lease.release()
                 raise
@@ -295,15 +295,15 @@ class Execution:
 
     # --- decisions before the start ---
 
-    async def _require_shown(self, request: Request, hold: Hold | None) -> None:
-        """Refuse unless program and named files are exactly what the hold showed."""
-        if hold is None:
     async def _require_directory(self, request: Request) -> None:
         """Refuse a directory that is not there while that still leaves no row and burns no key."""
         cwd = request.arguments["cwd"]
         if cwd != ".":  # the root itself was opened to be entered
             await self._runner.check_directory(request.workspace, cwd)
 
+    async def _require_shown(self, request: Request, hold: Hold | None) -> None:
+        """Refuse unless program and named files are exactly what the hold showed."""
+        if hold is None:
             return
         now = await self.preview(request)
         if now != dict(hold.shown):

@@ -12,7 +12,7 @@ from typing import Any
 from codespace.contract import Workspace
 from codespace.errors import Refusal
 from codespace.gateway import policy
-from codespace.gateway.holds import Hold
+from codespace.gateway.hold import Hold
 from codespace.gateway.operation import Operation
 from codespace.gateway.processes import Processes
 from codespace.gateway.request import Request

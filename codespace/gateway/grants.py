@@ -22,7 +22,7 @@ from codespace.drive import Motion
 from codespace.errors import Refusal
 from codespace.gateway import scopes
 from codespace.gateway.audit import Audit
-from codespace.gateway.holds import Hold
+from codespace.gateway.hold import Hold
 from codespace.gateway.ledger import Ledger
 from codespace.gateway.scopes import Scope
 from codespace.gateway.store import Store

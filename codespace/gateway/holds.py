@@ -7,12 +7,10 @@ neither who may grant nor what a request does.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import structlog
 import trio
@@ -21,59 +19,24 @@ from sqlite_utils import Database
 from codespace import ids, limits
 from codespace.drive import Motion, Stale
 from codespace.errors import Refusal
+from codespace.gateway import hold as hold_rows
 from codespace.gateway import lasting
 from codespace.gateway.audit import Audit
 from codespace.gateway.ending import Ending
+from codespace.gateway.hold import EXPIRED, Authority, Hold
 from codespace.gateway.ledger import Ledger, Operation
 from codespace.gateway.polls import Polls
 from codespace.gateway.request import Request
+from codespace.gateway.scrubber import Scrubber
 from codespace.gateway.store import Store
 from codespace.gateway.ticket import Ticket
 from statemachines.approval import Approval
 
 log = structlog.get_logger("codespace.holds")
 
-Authority = Literal["caller", "operator", "grant"]
-"""Who decides: an MCP caller, the operator's own channel, or what the operator granted before."""
-
-EXPIRED: Final = "expired"
-"""The reason of a hold that was denied by time."""
 _HELD: Final = "The workspace's approvals hold the request; it is bound to what was shown."
 _GIVEN_BACK: Final = frozenset({"WORKSPACE_BUSY", "LIMIT_REACHED", "SHUTTING_DOWN", "STORE_UNAVAILABLE"})
 # Refusals that say "nothing was done, try later" where they name no operation: the grant stays good.
-_ACTIVE: Final = "state IN ('pending', 'granted', 'resuming')"
-_UNDECIDED: Final = frozenset({"pending", "granted"})
-_RUNNABLE: Final = _UNDECIDED | {"resuming"}
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """One row. `body` is None once the hold is denied or consumed; `result` is only there then."""
-
-    id: str
-    tool: str
-    workspace_id: str
-    operation_key: str | None
-    fingerprint: str
-    state: str
-    body: Mapping[str, Any] | None
-    shown: Mapping[str, Any]
-    reason: str | None
-    expires_at: float
-    created_at: float
-    result: Mapping[str, Any] | None
-    approvals: str
-    """The workspace's approvals when it was placed: what was held for the operator stays the operator's."""
-    instance_id: str
-    """Of the daemon that holds it, or runs it."""
-    caller: str
-    """The transport that the request came by."""
-    decided_by: Authority | None = None
-    operation_id: str | None = None
-
-    @property
-    def expired(self) -> bool:
-        return self.state == "denied" and self.reason == EXPIRED
 
 
 class Holds:
@@ -102,8 +65,7 @@ class Holds:
         self._left_over = left_over
         self._running: dict[str, Ticket] = {}
         self._changed = trio.Event()
-        self._scrubbing = False
-        self._unscrubbed = False
+        self._scrubber = Scrubber(store, nursery)
 
     # --- finding ---
 
@@ -119,7 +81,7 @@ class Holds:
 
     async def active(self, fingerprint: str) -> Hold | None:
         """Return the hold that this very request has already, if it may still run."""
-        hold = await self._first(f"fingerprint = ? AND {_ACTIVE}", fingerprint)
+        hold = await self._first(f"fingerprint = ? AND {hold_rows.ACTIVE}", fingerprint)
         if hold is None:
             return None
         hold = await self._current(hold)
@@ -147,8 +109,10 @@ class Holds:
 
     async def listed(self, *, active: bool, limit: int = limits.LIST_ROWS) -> list[Hold]:
         """Return the holds that may still run, oldest first; or those that ended, newest first."""
-        rows = await self._store.read(lambda db: _listed(db, active, limit))
-        return [hold for hold in [await self._current(row) for row in rows] if (hold.state in _RUNNABLE) == active]
+        rows = await self._store.read(lambda db: hold_rows.listed(db, limit, active=active))
+        return [
+            hold for hold in [await self._current(row) for row in rows] if (hold.state in hold_rows.RUNNABLE) == active
+        ]
 
     async def sweep(self) -> None:
         """Deny what waited too long, though nobody asks for it any more: a body must not outlive its time.
@@ -231,7 +195,7 @@ class Holds:
             )
         changes: dict[str, Any] = {"decided_at": self._wall_clock(), "decided_by": authority}
         if not grant:
-            changes |= _scrubbed(hold) | {"reason": f"denied by the {by}"}
+            changes |= hold_rows.scrubbed(hold) | {"reason": f"denied by the {by}"}
         await self._move(motion, event, changes, {"by": by})
         return await self.get(approval_id)
 
@@ -298,7 +262,7 @@ class Holds:
             )
             ending = self._consumed(self._motion(hold), hold, "daemon_died", {"refusal": ambiguous.body()})
         settled = await ending.attempt()
-        self._scrub_soon()
+        self._scrubber.soon()
         return settled
 
     async def _run(self, hold: Hold, run: Callable[[], Awaitable[dict[str, Any]]], ticket: Ticket) -> None:
@@ -331,7 +295,7 @@ class Holds:
             ticket.fail(refused)
             return
         recorded = await ending.attempt()  # before the answer, so that the next call finds it
-        self._scrub_soon()
+        self._scrubber.soon()
         if result is not None:
             ticket.succeed(result)
         else:
@@ -348,14 +312,14 @@ class Holds:
 
     def _consumed(self, motion: Motion, hold: Hold, event: str, result: Mapping[str, Any]) -> Ending:
         operation_id = result.get("ok", result.get("refusal", {})).get("operation_id")
-        changes = _scrubbed(hold) | {"result": dict(result), "operation_id": operation_id}
+        changes = hold_rows.scrubbed(hold) | {"result": dict(result), "operation_id": operation_id}
         return Ending(motion, {"resuming": (event,)}, changes=changes)
 
     async def _current(self, hold: Hold) -> Hold:
-        if hold.state not in _UNDECIDED or self._wall_clock() < hold.expires_at:
+        if hold.state not in hold_rows.UNDECIDED or self._wall_clock() < hold.expires_at:
             return hold
         with suppress(Stale):  # somebody else saw it first, or decided it in the last moment
-            changes = _scrubbed(hold) | {"reason": EXPIRED}
+            changes = hold_rows.scrubbed(hold) | {"reason": EXPIRED}
             await self._motion(hold).move("time_ran_out", changes=changes)
             self._tell_change()
         fresh = await self._first("id = ?", hold.id)
@@ -378,31 +342,7 @@ class Holds:
         """Wake who waits for a decision, and let what was scrubbed leave the file."""
         self._changed.set()
         self._changed = trio.Event()
-        self._scrub_soon()
-
-    def _scrub_soon(self) -> None:
-        self._unscrubbed = True
-        if not self._scrubbing:
-            self._scrubbing = True
-            self._nursery.start_soon(self._scrub)
-
-    async def _scrub(self) -> None:
-        """Cut the database's log, where bodies are until then; at the latest the last daemon's end does it."""
-        try:
-            while self._unscrubbed:
-                self._unscrubbed = False  # what is scrubbed from here on may not be in this cut
-                if not await self._cut():
-                    self._unscrubbed = True
-                    await trio.sleep(limits.SCRUB_RETRY_SECONDS)
-        finally:
-            self._scrubbing = False
-
-    async def _cut(self) -> bool:
-        try:
-            return await self._store.scrub()
-        except Refusal as refusal:
-            log.warning("the database's log could not be cut yet", code=refusal.code)
-            return False
+        self._scrubber.soon()
 
     def _motion(self, hold: Hold) -> Motion:
         return Motion(Approval, hold.id, hold.state, self._recorder)
@@ -411,13 +351,9 @@ class Holds:
 
     def _insert(self, db: Database, row: Mapping[str, Any]) -> str:
         """Insert a hold and return its id, or the id of the one that was quicker."""
-        taken = db.execute(
-            f"SELECT id FROM holds WHERE (fingerprint = ? OR operation_key = ?) AND {_ACTIVE}",  # noqa: S608
-            (row["fingerprint"], row["operation_key"]),
-        ).fetchone()
+        taken = hold_rows.insert(db, row)
         if taken is not None:
-            return str(taken[0])
-        db.table("holds").insert(dict(row))
+            return taken
         details = {"tool": row["tool"], "workspace_id": row["workspace_id"]}
         self._audit.append(db, "approval", str(row["id"]), "held", None, "pending", _HELD, details)
         return str(row["id"])
@@ -428,39 +364,7 @@ class Holds:
 
     async def _all(self, where: str, value: str | float) -> list[Hold]:
         """Return the holds that match, newest first."""
-
-        def look(db: Database) -> list[Hold]:
-            rows = db.table("holds").rows_where(where, [value], order_by="created_at desc, rowid desc")
-            return [_hold(row) for row in rows]
-
-        return await self._store.read(look)
-
-
-def _hold(row: Mapping[str, Any]) -> Hold:
-    return Hold(
-        id=row["id"],
-        tool=row["tool"],
-        workspace_id=row["workspace_id"],
-        operation_key=row["operation_key"],
-        fingerprint=row["fingerprint"],
-        state=row["state"],
-        body=json.loads(row["body"]) if row["state"] in _RUNNABLE else None,
-        shown=json.loads(row["shown"]),
-        reason=row["reason"],
-        expires_at=row["expires_at"],
-        created_at=row["created_at"],
-        result=json.loads(row["result"]) if row["result"] else None,
-        approvals=row["approvals"],
-        instance_id=row["instance_id"],
-        caller=row["caller"],
-        decided_by=row["decided_by"],
-        operation_id=row["operation_id"],
-    )
-
-
-def _listed(db: Database, active: bool, limit: int) -> list[Hold]:
-    where, order = (_ACTIVE, "created_at, rowid") if active else (f"NOT {_ACTIVE}", "created_at desc, rowid desc")
-    return [_hold(row) for row in db.table("holds").rows_where(where, order_by=order, limit=limit)]
+        return await self._store.read(lambda db: hold_rows.many(db, where, value))
 
 
 def operator_only(approval_id: str) -> Refusal:
@@ -471,14 +375,6 @@ def operator_only(approval_id: str) -> Refusal:
         next_step="Wait for the operator with approval_status.",
         approval_id=approval_id,
     )
-
-
-def _scrubbed(hold: Hold) -> dict[str, Any]:
-    """Return the columns that take the place of a body (and of the diff that was shown)."""
-    text = json.dumps(dict(hold.body or {}), sort_keys=True).encode("utf-8")
-    digest = {"sha256": hashlib.sha256(text).hexdigest(), "bytes": len(text)}
-    shown = {name: value for name, value in hold.shown.items() if name in ("files", "changes")}
-    return {"body": digest, "shown": shown}
 
 
 def _result_of(operation: Operation) -> dict[str, Any]:

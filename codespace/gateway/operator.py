@@ -19,7 +19,8 @@ from codespace.errors import Refusal
 from codespace.gateway import scopes
 from codespace.gateway.audit import Audit
 from codespace.gateway.grants import Grant, Grants, require_time
-from codespace.gateway.holds import Hold, Holds
+from codespace.gateway.hold import Hold
+from codespace.gateway.holds import Holds
 from codespace.gateway.ledger import Ledger
 from codespace.gateway.operation import Kind, Operation
 from codespace.gateway.polls import Polls

@@ -22,7 +22,7 @@ from codespace.drive import Motion
 from codespace.errors import Refusal
 from codespace.gateway import lasting, outcomes, policy
 from codespace.gateway.ending import Ending
-from codespace.gateway.holds import Hold
+from codespace.gateway.hold import Hold
 from codespace.gateway.ledger import KeyTaken, Ledger, Operation, Unsettled
 from codespace.gateway.occupancy import Lease, Occupancy, Occupant
 from codespace.gateway.plans import Plans

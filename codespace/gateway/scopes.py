@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from codespace.errors import Refusal
-from codespace.gateway.holds import Hold
+from codespace.gateway.hold import Hold
 from codespace.gateway.launchers import is_launcher
 
 Scope = Literal["exact", "program", "patches"]

@@ -9,7 +9,7 @@ from typing import Any
 from codespace import limits
 from codespace.contract import Chunk, Kept, PatchPlan, ProcessState, Stream
 from codespace.errors import Refusal
-from codespace.gateway.holds import Hold
+from codespace.gateway.hold import Hold
 
 
 def known(record: Any) -> dict[str, Any]:

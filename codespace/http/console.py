@@ -16,7 +16,7 @@ from quart import Blueprint, Response, request
 from codespace import limits
 from codespace.errors import Refusal
 from codespace.gateway.grants import require_time
-from codespace.gateway.holds import Hold
+from codespace.gateway.hold import Hold
 from codespace.gateway.scopes import SCOPES, Scope
 from codespace.http import deskpages, streams
 from codespace.http.desk import BY, COOKIE, SELF, Console, Desk, Form, go, path_of

@@ -20,7 +20,7 @@ import codespace
 from codespace import limits
 from codespace.display import display
 from codespace.gateway.grants import Grant
-from codespace.gateway.holds import Hold
+from codespace.gateway.hold import Hold
 
 FOLDER: Final = Path(codespace.__file__).parent / "console"
 HEADERS: Final[Mapping[str, str]] = {

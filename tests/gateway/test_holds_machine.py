@@ -27,7 +27,8 @@ from codespace.gateway import audit
 from codespace.gateway.admission import Admission
 from codespace.gateway.audit import Audit
 from codespace.gateway.grants import Grants
-from codespace.gateway.holds import Hold, Holds
+from codespace.gateway.hold import Hold
+from codespace.gateway.holds import Holds
 from codespace.gateway.ledger import Ledger
 from codespace.gateway.operation import Operation
 from codespace.gateway.polls import Polls

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from codespace.errors import Refusal
 from codespace.gateway import scopes
-from codespace.gateway.holds import Hold
+from codespace.gateway.hold import Hold
 from codespace.gateway.launchers import NAMES, is_launcher
 
 ROOT = "/home/me/project"

@@ -1,0 +1,107 @@
+"""What one row of holds says, and how it is written to and read from its table.
+
+It moves nothing: a row is inserted once, and from then on changed by recorded steps alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from sqlite_utils import Database
+
+Authority = Literal["caller", "operator", "grant"]
+"""Who decides: an MCP caller, the operator's own channel, or what the operator granted before."""
+
+EXPIRED: Final = "expired"
+"""The reason of a hold that was denied by time."""
+ACTIVE: Final = "state IN ('pending', 'granted', 'resuming')"
+"""SQL: it may still run."""
+UNDECIDED: Final = frozenset({"pending", "granted"})
+RUNNABLE: Final = UNDECIDED | {"resuming"}
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """One row. `body` is None once the hold is denied or consumed; `result` is only there then."""
+
+    id: str
+    tool: str
+    workspace_id: str
+    operation_key: str | None
+    fingerprint: str
+    state: str
+    body: Mapping[str, Any] | None
+    shown: Mapping[str, Any]
+    reason: str | None
+    expires_at: float
+    created_at: float
+    result: Mapping[str, Any] | None
+    approvals: str
+    """The workspace's approvals when it was placed: what was held for the operator stays the operator's."""
+    instance_id: str
+    """Of the daemon that holds it, or runs it."""
+    caller: str
+    """The transport that the request came by."""
+    decided_by: Authority | None = None
+    operation_id: str | None = None
+
+    @property
+    def expired(self) -> bool:
+        return self.state == "denied" and self.reason == EXPIRED
+
+
+def insert(db: Database, row: Mapping[str, Any]) -> str | None:
+    """Insert a hold and return None; or, without one, the id of the active one that has its fingerprint or key."""
+    taken = db.execute(
+        f"SELECT id FROM holds WHERE (fingerprint = ? OR operation_key = ?) AND {ACTIVE}",  # noqa: S608
+        (row["fingerprint"], row["operation_key"]),
+    ).fetchone()
+    if taken is not None:
+        return str(taken[0])
+    db.table("holds").insert(dict(row))
+    return None
+
+
+def many(db: Database, where: str, value: str | float) -> list[Hold]:
+    """Return the holds for which the SQL condition holds, newest first."""
+    return [_hold(row) for row in db.table("holds").rows_where(where, [value], order_by="created_at desc, rowid desc")]
+
+
+def listed(db: Database, limit: int, *, active: bool) -> list[Hold]:
+    """Return the holds that may still run, oldest first; or those that ended, newest first."""
+    where, order = (ACTIVE, "created_at, rowid") if active else (f"NOT {ACTIVE}", "created_at desc, rowid desc")
+    return [_hold(row) for row in db.table("holds").rows_where(where, order_by=order, limit=limit)]
+
+
+def scrubbed(hold: Hold) -> dict[str, Any]:
+    """Return the columns that take the place of a body (and of the diff that was shown)."""
+    text = json.dumps(dict(hold.body or {}), sort_keys=True).encode("utf-8")
+    digest = {"sha256": hashlib.sha256(text).hexdigest(), "bytes": len(text)}
+    shown = {name: value for name, value in hold.shown.items() if name in ("files", "changes")}
+    return {"body": digest, "shown": shown}
+
+
+def _hold(row: Mapping[str, Any]) -> Hold:
+    return Hold(
+        id=row["id"],
+        tool=row["tool"],
+        workspace_id=row["workspace_id"],
+        operation_key=row["operation_key"],
+        fingerprint=row["fingerprint"],
+        state=row["state"],
+        body=json.loads(row["body"]) if row["state"] in RUNNABLE else None,
+        shown=json.loads(row["shown"]),
+        reason=row["reason"],
+        expires_at=row["expires_at"],
+        created_at=row["created_at"],
+        result=json.loads(row["result"]) if row["result"] else None,
+        approvals=row["approvals"],
+        instance_id=row["instance_id"],
+        caller=row["caller"],
+        decided_by=row["decided_by"],
+        operation_id=row["operation_id"],
+    )
