@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from codespace.runner.frames import BadFrame
 
-VERSION: Final = 1
+VERSION: Final = 2
 SECRET_BYTES: Final = 32
 SOCKET: Final = "socket"
 """Its name in the leaf directory."""

@@ -62,20 +62,22 @@ class Line:
 
     async def _receive_some(self) -> bytes:
         if not self._unpacker.is_partial:
-            until = float("inf")
-        else:
-            if self._frame_until is None:
-                self._frame_until = trio.current_time() + limits.WORKER_FRAME_SECONDS
-            until = self._frame_until
-        with trio.move_on_at(until):
+            return await self._arrival()
+        if self._frame_until is None:
+            self._frame_until = trio.current_time() + limits.WORKER_FRAME_SECONDS
+        with trio.move_on_at(self._frame_until):
+            return await self._arrival()
+        raise BadFrame(f"a frame took longer than {limits.WORKER_FRAME_SECONDS:g} s")
+
+    async def _arrival(self) -> bytes:
+        while True:
             await trio.lowlevel.wait_readable(self._socket)
             try:
                 return self._socket.recv(limits.WORKER_READ_BYTES)
             except BlockingIOError:
-                return await self._receive_some()
+                continue
             except OSError:
                 return b""  # reset: the end, only less polite
-        raise BadFrame(f"a frame took longer than {limits.WORKER_FRAME_SECONDS:g} s")
 
     def send_nowait(self, message: Mapping[str, Any]) -> bool:
         """Send a message; what the socket does not take at once goes by the writer.

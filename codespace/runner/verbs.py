@@ -55,7 +55,7 @@ ROWS: Final[Mapping[str, Loss]] = {
 TOLD: Final = frozenset({"cut_off", "forget"})
 """Sent without waiting: they answer nothing."""
 
-HELD: Final = frozenset({"check", "process", "wait_exit"})
+HELD: Final = frozenset({"check", "knows", "process", "wait_exit"})
 """Answered on the gateway's side: from the arguments alone, or from the worker's news."""
 
 

@@ -16,7 +16,13 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=10,
 )
-MESSAGES = st.dictionaries(st.text(max_size=8), JSON, max_size=4)
+MESSAGES = st.dictionaries(st.text(max_size=8).filter(lambda name: name != "aside"), JSON, max_size=4)
+LONG = st.sampled_from(["a line\n", '"\\', "\udcff", "\u00e9\U0001f600\0"]).map(lambda text: text * 700)
+WITH_TEXTS = st.builds(
+    lambda holder, texts: {"id": 1, holder: texts},
+    st.sampled_from(["ok", "arguments", "refusal"]),
+    st.dictionaries(st.text(max_size=5), LONG | JSON, max_size=4),
+)
 
 
 def taken(unpacker: Unpacker) -> list[dict[str, Any]]:
@@ -26,7 +32,7 @@ def taken(unpacker: Unpacker) -> list[dict[str, Any]]:
     return found
 
 
-@given(st.lists(MESSAGES, max_size=5), st.lists(st.integers(1, 50), min_size=1))
+@given(st.lists(MESSAGES | WITH_TEXTS, max_size=5), st.lists(st.integers(1, 5000), min_size=1))
 def test_messages_come_out_as_they_went_in_however_they_are_cut(
     messages: list[dict[str, Any]], cuts: list[int]
 ) -> None:
@@ -95,3 +101,55 @@ def test_a_name_that_is_no_unicode_crosses_as_it_is() -> None:
     unpacker.feed(pack({"path": "a\udcff"}))
     assert unpacker.take() == {"path": "a\udcff"}
     assert json.loads(pack({"path": "a\udcff"})[HEAD.size :]) == {"path": "a\udcff"}
+
+
+def test_a_long_text_crosses_beside_its_message_and_unescaped() -> None:
+    text = "a line\n" * 10_000
+    frame = pack({"id": 1, "ok": {"text": text, "cursor": 5}})
+    (length,) = HEAD.unpack_from(frame)
+    body = json.loads(frame[HEAD.size : HEAD.size + length])
+    assert body == {"id": 1, "ok": {"text": "", "cursor": 5}, "aside": {"text": len(text)}}
+    assert frame[HEAD.size + length :] == text.encode()
+
+
+def test_a_text_that_has_not_arrived_leaves_the_frame_partial() -> None:
+    unpacker = Unpacker()
+    unpacker.feed(pack({"ok": {"text": "x" * 5000}})[:-1])
+    assert unpacker.take() is None
+    assert unpacker.is_partial
+    unpacker.feed(b"x")
+    assert unpacker.take() == {"ok": {"text": "x" * 5000}}
+    assert not unpacker.is_partial
+
+
+@pytest.mark.parametrize(
+    ("message", "behind", "reason"),
+    [
+        ({"ok": {"text": ""}, "aside": {"text": 101}}, b"", "over the limit"),
+        ({"ok": {"text": ""}, "aside": {"text": 2**70}}, b"", "over the limit"),
+        ({"ok": {"text": ""}, "aside": {"text": -1}}, b"", "no text"),
+        ({"ok": {"text": ""}, "aside": {"text": True}}, b"", "no text"),
+        ({"ok": {"text": ""}, "aside": {"text": "2"}}, b"", "no text"),
+        ({"ok": {"text": "x"}, "aside": {"text": 1}}, b"y", "no text"),
+        ({"ok": {}, "aside": {"text": 1}}, b"y", "no text"),
+        ({"ok": [], "aside": {"text": 1}}, b"y", "belongs to nothing"),
+        ({"aside": {}}, b"", "belongs to nothing"),
+        ({"ok": {}, "aside": []}, b"", "belongs to nothing"),
+        ({"ok": {"text": ""}, "aside": {"text": 1}}, b"\xff", "is none"),
+    ],
+    ids=repr,
+)
+def test_what_is_set_aside_is_a_text_of_its_message_or_refused(
+    message: dict[str, Any], behind: bytes, reason: str
+) -> None:
+    body = json.dumps(message).encode()
+    unpacker = Unpacker(len(body) + 100)
+    unpacker.feed(HEAD.pack(len(body)) + body + behind)
+    with pytest.raises(BadFrame, match=reason):
+        unpacker.take()
+
+
+def test_long_texts_count_for_the_limit_of_what_is_sent() -> None:
+    with pytest.raises(TooLarge):
+        pack({"ok": {"text": "x" * 5000}}, 5000)
+    assert len(pack({"ok": {"text": "x" * 5000}}, 5100)) <= 5100 + HEAD.size

@@ -22,7 +22,7 @@ from codespace.contract import Runner, SpawnRequest, Workspace
 from codespace.errors import Refusal
 from codespace.runner import hire
 from codespace.runner.frames import HEAD, BadFrame, Unpacker, pack
-from codespace.runner.greeting import SECRET_BYTES, SOCKET, hello
+from codespace.runner.greeting import SECRET_BYTES, SOCKET, VERSION, hello
 from codespace.runner.hire import Worker
 from codespace.runner.line import Line
 from codespace.runner.verbs import VERBS
@@ -66,7 +66,7 @@ class Started:
     async def greeted(self) -> trio.SocketStream:
         stream = self.connect()
         await stream.send_all(pack(hello(SECRET, "gateway", orders=orders(self.state))))
-        assert (await messages(stream, 1))[0]["hello"] == 1
+        assert (await messages(stream, 1))[0]["hello"] == VERSION
         return stream
 
     async def end(self) -> int:
@@ -160,8 +160,8 @@ async def test_another_process_is_turned_away_and_the_gateway_still_served(tmp_p
 def wrong_hellos() -> dict[str, bytes]:
     right = hello(SECRET, "gateway", orders={})
     return {
-        "another version": pack({**right, "hello": 2}),
-        "no proof": pack({"hello": 1, "orders": {}}),
+        "another version": pack({**right, "hello": VERSION - 1}),
+        "no proof": pack({"hello": VERSION, "orders": {}}),
         "another secret": pack(hello(b"x" * SECRET_BYTES, "gateway", orders={})),
         "the proof of the other side": pack(hello(SECRET, "worker", orders={})),
         "no orders": pack(hello(SECRET, "gateway")),
