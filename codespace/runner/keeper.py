@@ -1,15 +1,9 @@
-"""The daemon's end of codespace-monitor: starts the keeper when it is first needed, asks it for monitors.
-
-The keeper is started by subprocess from a worker thread. That is safe here and only here: nothing
-about it follows the thread that spawned it (no PDEATHSIG); its lifeline is its control socket.
-"""
+"""The daemon's end of codespace-monitor: starts the keeper when it is first needed, asks it for monitors."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import socket
-import subprocess
 import sys
 from typing import Final
 
@@ -17,6 +11,7 @@ import trio
 
 from codespace import limits
 from codespace.errors import Refusal
+from codespace.runner.resident import Resident
 
 _PROGRAM: Final = "helper.monitor"
 
@@ -26,9 +21,7 @@ class Keeper:
 
     def __init__(self) -> None:
         self._lock = trio.Lock()
-        self._control: socket.socket | None = None
-        self._program: subprocess.Popen[bytes] | None = None
-        self._spare: socket.socket | None = None
+        self._resident = Resident(_argv, b"monitor", limits.KEEPER_END_SECONDS / 2)
         self._closed = False
 
     async def monitor(self) -> socket.socket:
@@ -42,13 +35,12 @@ class Keeper:
             for _ in range(2):
                 if self._closed:
                     raise Refusal("SHUTTING_DOWN", "The daemon is stopping. Nothing was started.")
-                if self._control is None:
+                if not self._resident.is_started:
                     await self._start()
-                self.lay_by()
-                if self._spare is not None:
-                    spare, self._spare = self._spare, None
-                    return spare
-                await self._discard()  # it was killed, or hangs; a new one is as good
+                monitor = self._resident.take()
+                if monitor is not None:
+                    return monitor
+                await self._resident.discard()  # it was killed, or hangs; a new one is as good
             raise Refusal(
                 "PROCESS_SPAWN_FAILED",
                 "The helper that watches over commands (codespace-monitor) does not answer. Nothing was started.",
@@ -57,70 +49,26 @@ class Keeper:
 
     def lay_by(self) -> None:
         """Have one spare monitor made, unless there is one: the next command need not wait for a fork."""
-        if self._spare is not None or self._control is None:
-            return
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        with theirs:
-            ours.setblocking(False)
-            try:
-                socket.send_fds(self._control, [b"monitor"], [theirs.fileno()], socket.MSG_NOSIGNAL)
-            except OSError:
-                ours.close()  # the next `monitor` sees to it
-            else:
-                self._spare = ours
+        self._resident.lay_by()
 
     async def _start(self) -> None:
         try:
-            self._control, self._program = await trio.to_thread.run_sync(_start)
+            await self._resident.start()
         except OSError as error:
             raise Refusal(
                 "PROCESS_SPAWN_FAILED",
                 f"The helper that watches over commands could not be started ({error.strerror}). Nothing was started.",
             ) from error
 
-    async def _discard(self) -> None:
-        control, self._control = self._control, None
-        program, self._program = self._program, None
-        spare, self._spare = self._spare, None
-        if spare is not None:
-            spare.close()
-        if control is not None:
-            control.close()
-        if program is not None:
-            # An ended monitor lets the keeper end; one in a hung disk access must not hold the stop.
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.KEEPER_END_SECONDS):
-                await trio.to_thread.run_sync(_end, program, abandon_on_cancel=True)
-
     async def aclose(self) -> None:
         """End the keeper and start none again; every monitor must have been let go of before."""
         self._closed = True
         async with self._lock:
-            await self._discard()
+            await self._resident.discard()
 
 
-def _start() -> tuple[socket.socket, subprocess.Popen[bytes]]:
+def _argv() -> list[str]:
     spec = importlib.util.find_spec(_PROGRAM)
     if spec is None or spec.origin is None:
         raise FileNotFoundError(2, f"{_PROGRAM} is not installed")
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs, contextlib.ExitStack() as undo:
-        undo.callback(ours.close)
-        ours.setblocking(False)
-        program = subprocess.Popen(
-            [sys.executable, "-I", "-S", spec.origin],
-            stdin=theirs.fileno(),
-            stdout=subprocess.DEVNULL,
-            cwd="/",
-            env={"LANG": "C.UTF-8"},
-            start_new_session=True,  # a Ctrl-C in the daemon's terminal is not meant for it
-        )
-        undo.pop_all()
-    return ours, program
-
-
-def _end(program: subprocess.Popen[bytes]) -> None:
-    try:
-        program.wait(limits.KEEPER_END_SECONDS / 2)
-    except subprocess.TimeoutExpired:
-        program.kill()
-        program.wait()
+    return [sys.executable, "-I", "-S", spec.origin]

@@ -170,7 +170,7 @@ async def test_a_door_that_is_killed_takes_the_way_out_with_it_and_is_seen_to_be
 async def test_a_keeper_and_its_spare_that_were_killed_are_replaced() -> None:
     async with proxy() as program:
         await (await open_door(program))[0].close(lambda decision: None)
-        keeper = program._program
+        keeper = program._resident._program
         assert keeper is not None
         victims = processes.descendants(keeper.pid)  # the spare door
         assert victims
