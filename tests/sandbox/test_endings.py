@@ -62,7 +62,9 @@ def test_a_command_over_its_time_is_ended_with_all_that_it_started(cage: Cage) -
     assert cgroups() == set()
 
 
-def test_a_run_that_is_given_up_at_any_moment_leaves_no_process_and_no_cgroup(cage: Cage) -> None:
+def test_a_run_that_is_given_up_at_any_moment_leaves_no_process_cgroup_mount_or_file(cage: Cage) -> None:
+    before = sorted(map(str, cage.base.rglob("*")))
+
     def give_up() -> None:
         for moment in MOMENTS:
             for _ in range(TIMES):
@@ -79,6 +81,8 @@ def test_a_run_that_is_given_up_at_any_moment_leaves_no_process_and_no_cgroup(ca
     cage.does(give_up)
     assert gone("987652")
     assert cgroups() == set()
+    assert sorted(map(str, cage.base.rglob("*"))) == before
+    assert str(cage.base) not in Path("/proc/self/mountinfo").read_text()
 
 
 def test_a_run_that_is_ended_at_any_moment_after_its_release_leaves_nothing(cage: Cage) -> None:

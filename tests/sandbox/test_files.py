@@ -223,7 +223,6 @@ def test_a_module_of_the_workspace_is_never_imported_by_the_program(cage: Cage) 
     for name in ("codespace", "json", "trio", "helper"):
         cage.put(f"{name}.py", "import os; os.mkdir('stolen')\n")
         cage.put(f"{name}/__init__.py", "import os; os.mkdir('stolen')\n")
-
     done = subprocess.run(
         [sys.executable, "-I", "-m", "helper.sandbox", "--help"], cwd=cage.root, capture_output=True, check=False
     )
