@@ -108,6 +108,8 @@ DIFF_PAGE_BYTES: Final = 65_536
 # One page of it.
 RESTORE_TRIES: Final = 50
 # To reach a file whose directory somebody swaps at the same moment; each takes microseconds.
+RESTORE_WAIT_SECONDS: Final = 1.0
+# Waited in all by one verb for a directory that is still away after them: whoever swaps it may not have got the CPU.
 STRAYS_SECONDS: Final = 5.0
 # Longest look for staged files whose directory was moved; they are hidden from every listing anyway.
 STRAYS_ENTRIES: Final = 200_000
@@ -301,10 +303,10 @@ SANDBOX_END_SECONDS: Final = 5.0
 # --- worker ---
 WORKER_FRAME_BYTES: Final = 64 * 1_048_576
 # Longest frame on the worker's socket: the largest patch with every character escaped, and room.
-WORKER_HELLO_BYTES: Final = 65_536
-# Longest frame before both sides have said who they are.
 WORKER_ASIDE_CHARACTERS: Final = 2_048
 # Texts from here on cross beside the JSON of their message: escaping and reading 64 KiB takes 0.35 ms, copying nothing.
+WORKER_HELLO_BYTES: Final = 65_536
+# Longest frame before both sides have said who they are.
 WORKER_START_SECONDS: Final = 20.0
 # From starting the worker to its hello: 0.4 s as a rule, imports on a loaded machine and the sandbox's sweep included.
 WORKER_HELLO_SECONDS: Final = 10.0
@@ -317,6 +319,10 @@ WORKER_OUTBOX_BYTES: Final = 4 * 1_048_576
 # Over this much that waits to be sent, nobody adds to it.
 WORKER_READ_BYTES: Final = 262_144
 # One read from the socket: what its buffer holds.
+WORKER_AHEAD_PAGES: Final = 8
+# Pages of ended processes' output that were asked for before they are wanted: one for each client that reads on.
+WORKER_AHEAD_SECONDS: Final = 2.0
+# And how long one may wait to be wanted; then it is asked for anew, as spools are given up meanwhile.
 WORKER_VERB_SECONDS: Final = 200.0
 # A worker that has not answered a bounded verb by then hangs: each ends itself well before (VERB_SECONDS).
 WORKER_CANCEL_SECONDS: Final = 120.0

@@ -42,6 +42,7 @@ _WRITES_NOTHING: Final = frozenset({"plan", "plan_undo", "diff"})
 _REPEATABLE: Final = frozenset({"restore", "finish", "settle"})
 # They work from the journal, so twice is as once. A plan is repeated too where its helper died, but not where it
 # hung: the same patch would hang the next one as well.
+_ROOT_STEP_SECONDS: Final = 0.001  # nothing tells that a directory is back
 _ESCAPED_CHARACTER_BYTES: Final = 6  # of one byte of patch text on the wire, at worst
 _LINE_ROOM_BYTES: Final = 1_048_576  # for everything else in the line
 
@@ -264,7 +265,7 @@ class Patcher:
         seat = self._seat(workspace, None)
         async with seat.lock:
             try:
-                await self._channel(seat, workspace)
+                await self._channel(seat, workspace, self._roots.of)
             except (Lost, Refusal) as error:
                 return {"files": False, "network": False, "reason": f"the patch helper cannot be started: {error}"}
             return self._confined or {}
@@ -333,7 +334,7 @@ class Patcher:
     ) -> Any:
         if self._cut_off:
             raise Lost("is no longer waited for, because the daemon ends", sent=False)
-        channel = await self._channel(seat, workspace)
+        channel = await self._channel(seat, workspace, self._root_in_place if verb in _REPEATABLE else self._roots.of)
         request = {"verb": verb, "operation": operation_id, **arguments}
         # A plan writes nothing, so a cancelled caller need not wait; every other answer says what is on disk.
         reply = await channel.call(request, _SECONDS[verb], shielded=verb not in _WRITES_NOTHING)
@@ -348,7 +349,7 @@ class Patcher:
         await channel.kill()
         raise nonsense
 
-    async def _channel(self, seat: _Seat, workspace: Workspace) -> Channel:
+    async def _channel(self, seat: _Seat, workspace: Workspace, look_up: Callable[[Workspace], Root]) -> Channel:
         known = seat.workspace == workspace and seat.readable == seat.wanted
         if seat.channel is not None and seat.channel.usable and known:
             return seat.channel
@@ -356,7 +357,7 @@ class Patcher:
             await seat.channel.close()
             seat.channel = None
         seat.workspace, seat.readable = workspace, seat.wanted
-        root = await trio.to_thread.run_sync(self._roots.of, workspace, limiter=self._threads)
+        root = await trio.to_thread.run_sync(look_up, workspace, limiter=self._threads)
         try:
             channel = await Channel.start(self._argv)
         except OSError as error:
@@ -393,7 +394,7 @@ class Patcher:
 
     def _look(self, workspace: Workspace, after: Mapping[str, str]) -> PatchReport:
         until = time.monotonic() + limits.VERIFY_SECONDS
-        root = self._roots.of(workspace)
+        root = self._root_in_place(workspace)
         other: list[str] = []
         for path, version in after.items():
             if time.monotonic() > until:
@@ -408,6 +409,17 @@ class Patcher:
             details={"path": other[0], "expected": after[other[0]], "actual": _version(root, other[0])},
         )
         return PatchReport(clean=False, kept=tuple(other), refusal=problem.body())
+
+    def _root_in_place(self, workspace: Workspace) -> Root:
+        """Return the root, and wait a little where another directory is at its place: nothing can be said meanwhile."""
+        until = time.monotonic() + limits.RESTORE_WAIT_SECONDS
+        while True:
+            try:
+                return self._roots.of(workspace)
+            except Refusal:
+                if time.monotonic() > until:
+                    raise
+            time.sleep(_ROOT_STEP_SECONDS)
 
 
 def _version(root: Root, path: str) -> str:

@@ -9,13 +9,14 @@ from codespace.beneath import Root
 from codespace.errors import Refusal
 from helper.patch.journal import Journal
 from helper.patch.manifest import Manifest
+from helper.patch.patience import Patience
 from helper.patch.renames import mend
-from helper.patch.sight import discard, insist, is_lost
+from helper.patch.sight import discard, is_lost
 from helper.patch.staging import sweep
 from helper.patch.strays import astray, sweep_strays
 
 
-def finish(root: Root, manifest: Manifest, journal: Journal) -> tuple[list[str], tuple[str, ...]]:
+def finish(root: Root, manifest: Manifest, journal: Journal, patience: Patience) -> tuple[list[str], tuple[str, ...]]:
     """End an operation, whichever way it went.
 
     An installed patch keeps its journal (undo reads it); one that was taken back or never installed
@@ -24,11 +25,11 @@ def finish(root: Root, manifest: Manifest, journal: Journal) -> tuple[list[str],
     Returns: paths beside which something was left that is no regular file, and the rescued files.
     """
     if journal.marked("restoring") or not journal.marked("installing"):
-        mend(root, manifest, journal)
+        mend(root, manifest, journal, patience)
         moved = astray(root, manifest, journal)
         if journal.marked("staged") and not journal.marked("restoring"):
             moved |= {slot.number for slot in manifest.slots if slot.action != "remove" and is_lost(root, slot.beside)}
-        moved |= sweep(root, manifest, journal)
+        moved |= sweep(root, manifest, journal, patience)
         clean = not moved or sweep_strays(root, manifest, journal, moved)
         rescued = journal.rescued()
         if clean and not rescued and not _kept_anything(journal):
@@ -36,10 +37,10 @@ def finish(root: Root, manifest: Manifest, journal: Journal) -> tuple[list[str],
         elif clean:
             journal.mark("finished")
         return [] if clean else [slot.path for slot in manifest.slots], rescued
-    return _throw_away(root, manifest, journal), journal.rescued()
+    return _throw_away(root, manifest, journal, patience), journal.rescued()
 
 
-def _throw_away(root: Root, manifest: Manifest, journal: Journal) -> list[str]:
+def _throw_away(root: Root, manifest: Manifest, journal: Journal, patience: Patience) -> list[str]:
     repeated = journal.marked("finishing")  # what is gone by now was thrown away before
     journal.mark("finishing")
     journal.sync_before()  # from here on the journal alone has the bytes before
@@ -50,7 +51,7 @@ def _throw_away(root: Root, manifest: Manifest, journal: Journal) -> list[str]:
             continue
         if not repeated and is_lost(root, slot.beside):
             moved.add(slot.number)
-        if not insist(partial(discard, root, slot, (slot.before,), journal)):
+        if not patience.insist(partial(discard, root, slot, (slot.before,), journal)):
             left.append(slot.path)
             moved.add(slot.number)
     if moved:

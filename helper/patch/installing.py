@@ -19,7 +19,7 @@ from codespace.errors import Refusal
 from helper.patch.journal import Journal
 from helper.patch.manifest import Action, Directory, Manifest, Slot, spare_name
 from helper.patch.renames import exchange_at, put, put_at, take_at
-from helper.patch.sight import Identity, Sight, identity, is_before, see, see_at, sync_parents
+from helper.patch.sight import Identity, Sight, identity, is_after, is_before, see, see_at, sync_parents
 from helper.patch.staging import changed
 
 _LEFT: Final = "What was installed before it is put back."
@@ -81,10 +81,11 @@ def _make(root: Root, directory: Directory) -> bool:
 
 def _create(root: Root, slot: Slot, staged: Identity | None) -> Refusal | None:
     try:
-        put(root, slot.beside, slot.path)
+        numbered = put(root, slot.beside, slot.path)
     except FileExistsError:
         return changed(slot, see(root, slot.path).version, _LEFT)
-    if _identity(root, slot.path) != staged:
+    ours = _identity(root, slot.path) == staged if numbered else is_after(slot, see(root, slot.path))
+    if not ours:
         raise _replaced(slot)
     return None
 
@@ -93,7 +94,7 @@ def _replace(root: Root, slot: Slot, staged: Identity | None) -> Refusal | None:
     with _held(root, slot) as (directory, name, beside):
         spare = spare_name(slot).rpartition("/")[2]
         try:
-            exchange_at(directory, beside, name, spare)
+            numbered = exchange_at(directory, beside, name, spare)
         except FileNotFoundError:
             return changed(slot, see_at(directory, name).version, _LEFT)
         except FileExistsError:
@@ -106,7 +107,11 @@ def _replace(root: Root, slot: Slot, staged: Identity | None) -> Refusal | None:
             except (FileExistsError, FileNotFoundError):
                 raise surprise from None  # they changed it once more: restore rescues what it finds in our names
             return surprise
-        if identity(os.stat(name, dir_fd=directory, follow_symlinks=False)) != staged:
+        if numbered:
+            ours = identity(os.stat(name, dir_fd=directory, follow_symlinks=False)) == staged
+        else:
+            ours = is_after(slot, see_at(directory, name))
+        if not ours:
             raise _replaced(slot)
     return None
 

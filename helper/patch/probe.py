@@ -9,8 +9,10 @@ from typing import Final
 
 from codespace.beneath import Root, kernel
 from codespace.beneath.faults import refusal
-from helper.patch.manifest import Manifest, staged_name
-from helper.patch.sight import insist
+from helper.patch.journal import Journal
+from helper.patch.manifest import PROBE, Manifest, staged_name
+from helper.patch.patience import Patience
+from helper.patch.sight import throw_away
 
 _UNKNOWN_FLAGS: Final = frozenset(errno.errorcode[number] for number in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP))
 
@@ -28,21 +30,14 @@ def probe_renames(root: Root, manifest: Manifest, known: dict[int, bool]) -> Non
             known[status.st_dev] = _try(root, manifest, directory)
 
 
-def remove_probes(root: Root, manifest: Manifest) -> bool:
-    """Remove what a probe that was cut off left; it is empty, or it is not ours.
+def remove_probes(root: Root, manifest: Manifest, journal: Journal, patience: Patience) -> bool:
+    """Remove what a probe that was cut off left. It is empty; other bytes are somebody's, and are rescued first.
 
     Returns: whether nothing is left.
     """
     paths = [path for directory in sorted(_directories(manifest)) for path in _names(manifest, directory)]
-    removed = [insist(partial(_remove_at, root, path)) for path in paths]
+    removed = [patience.insist(partial(throw_away, root, PROBE, path, (), journal)) for path in paths]
     return all(removed)
-
-
-def _remove_at(root: Root, path: str) -> bool:
-    status = root.look(path)
-    if status is not None and status.st_size == 0:
-        root.remove(path)
-    return True
 
 
 def _directories(manifest: Manifest) -> set[str]:
@@ -80,8 +75,9 @@ def _try(root: Root, manifest: Manifest, directory: str) -> bool:
 def _remove(held: int, name: str) -> OSError | None:
     """Remove what the probe made: an empty file; what is not empty is somebody else's. Returns: why it is left."""
     try:
-        if os.stat(name, dir_fd=held, follow_symlinks=False).st_size == 0:
-            os.unlink(name, dir_fd=held)
+        if os.stat(name, dir_fd=held, follow_symlinks=False).st_size:
+            return FileExistsError(errno.EEXIST, "a file that tries the filesystem was replaced by another program")
+        os.unlink(name, dir_fd=held)
     except FileNotFoundError:
         pass
     except OSError as error:

@@ -19,9 +19,10 @@ from codespace.beneath import Root
 from codespace.errors import Refusal
 from helper.patch.flush import Flush
 from helper.patch.journal import Journal
-from helper.patch.manifest import Manifest, Slot
+from helper.patch.manifest import Directory, Manifest, Slot
+from helper.patch.patience import Patience, leads_elsewhere
 from helper.patch.renames import exchange, mend, put, take
-from helper.patch.sight import Sight, discard, insist, is_after, is_before, is_lost, see, sync_parents
+from helper.patch.sight import Sight, discard, is_after, is_before, is_lost, reach, see, sync_parents
 from helper.patch.staging import sweep, write_beside
 from helper.patch.strays import astray, sweep_strays
 
@@ -36,23 +37,23 @@ class Restored:
     rescued: tuple[str, ...]
 
 
-def restore(root: Root, manifest: Manifest, journal: Journal) -> Restored:
+def restore(root: Root, manifest: Manifest, journal: Journal, patience: Patience) -> Restored:
     """Take the patch back as far as nobody else's work is in the way."""
-    mend(root, manifest, journal)
-    installed = _installed(root, manifest, journal)
+    mend(root, manifest, journal, patience)
+    installed = _installed(root, manifest, journal, patience)
     kept: list[str] = []
     moved = astray(root, manifest, journal)
     if journal.marked("staged"):
         moved |= {slot.number for slot in manifest.slots if _is_moved(root, slot, installed)}
     for slot in reversed(manifest.slots):
         if slot.number in installed:
-            if not insist(partial(_put_back, root, slot, journal), _require_passable):
+            if not patience.insist(partial(_put_back, root, slot, journal), _require_passable):
                 kept.append(slot.path)
-        elif not insist(partial(discard, root, slot, (slot.after,), journal), _require_passable):
+        elif not patience.insist(partial(discard, root, slot, (slot.after,), journal), _require_passable):
             moved.add(slot.number)
     for directory in reversed(manifest.directories):
-        _take_away(root, directory.path, directory.beside)
-    left = sweep(root, manifest, journal) | moved
+        patience.insist(partial(_take_away, root, directory))
+    left = sweep(root, manifest, journal, patience) | moved
     if left:
         sweep_strays(root, manifest, journal, left)
     sync_parents(root, manifest)
@@ -83,19 +84,24 @@ def _is_directory(root: Root, path: str) -> bool:
     return True
 
 
-def _installed(root: Root, manifest: Manifest, journal: Journal) -> set[int]:
+def _installed(root: Root, manifest: Manifest, journal: Journal, patience: Patience) -> set[int]:
     """Return the slots that may be installed, as noted when install stopped or when putting back first began."""
     noted = journal.note("restoring")
     if noted is not None:
         return set(noted)
     begun = journal.marked("installing")
-    found = {slot.number for slot in manifest.slots if _was_installed(root, slot, begun=begun)}
+    found = {
+        slot.number
+        for slot in manifest.slots
+        # One that cannot be seen may be installed: putting back looks again.
+        if patience.insist(partial(_was_installed, root, slot, begun=begun), otherwise=begun)
+    }
     journal.mark("restoring", sorted(found))
     return found
 
 
 def _was_installed(root: Root, slot: Slot, *, begun: bool) -> bool:
-    there, beside = see(root, slot.path), see(root, slot.beside)
+    there, beside = reach(root, slot.path), reach(root, slot.beside)
     if slot.action == "remove":
         return not beside.absent or (begun and not is_before(slot, there))
     if is_after(slot, beside):
@@ -109,7 +115,7 @@ def _was_installed(root: Root, slot: Slot, *, begun: bool) -> bool:
 
 def _put_back(root: Root, slot: Slot, journal: Journal) -> bool:
     """Undo one installed slot. Returns: False where the path is not as before, by somebody else's doing."""
-    there, beside = see(root, slot.path), see(root, slot.beside)
+    there, beside = reach(root, slot.path), reach(root, slot.beside)
     if slot.action == "create":
         return _put_back_create(root, slot, there, beside, journal)
     if slot.action == "replace":
@@ -123,7 +129,7 @@ def _put_back_create(root: Root, slot: Slot, there: Sight, beside: Sight, journa
     if not is_after(slot, there) or not discard(root, slot, (slot.after,), journal):
         return False
     take(root, slot)
-    if is_after(slot, see(root, slot.beside)):
+    if is_after(slot, reach(root, slot.beside)):
         return discard(root, slot, (slot.after,), journal)
     with contextlib.suppress(FileExistsError):
         put(root, slot.beside, slot.path)  # it changed just now: their file goes back
@@ -141,7 +147,7 @@ def _put_back_replace(root: Root, slot: Slot, there: Sight, beside: Sight, journ
         return False
     foreign = not beside.absent and not is_before(slot, beside)
     exchange(root, slot)
-    if not is_after(slot, see(root, slot.beside)):
+    if not is_after(slot, reach(root, slot.beside)):
         exchange(root, slot)  # it changed just now: their file goes back
         discard(root, slot, (slot.before, slot.after), journal)
         return False
@@ -162,7 +168,7 @@ def _put_back_remove(root: Root, slot: Slot, there: Sight, beside: Sight, journa
     except FileExistsError:
         discard(root, slot, (slot.before,), journal)
         return False
-    return is_before(slot, see(root, slot.path))
+    return is_before(slot, reach(root, slot.path))
 
 
 def _require_passable(error: Exception) -> None:
@@ -195,11 +201,15 @@ def _make_again(root: Root, slot: Slot, journal: Journal) -> bool:
         flush.wait()
     finally:
         flush.drop()
-    return is_before(slot, see(root, slot.beside))
+    return is_before(slot, reach(root, slot.beside))
 
 
-def _take_away(root: Root, path: str, beside: str) -> None:
+def _take_away(root: Root, directory: Directory) -> bool:
     """Remove a directory that the patch made, if it is empty; a staged one that is still there proves it did not."""
-    with contextlib.suppress(Refusal, OSError):
-        if root.look(beside) is None:
-            root.remove_directory(path)
+    try:
+        if root.look(directory.beside) is None:
+            root.remove_directory(directory.path)
+    except Refusal as refused:
+        if leads_elsewhere(refused):
+            raise
+    return True

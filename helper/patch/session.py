@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from codespace import limits, pages
@@ -13,6 +14,7 @@ from codespace.errors import Refusal
 from helper.patch import finishing, installing, planning, settling, staging, undoing
 from helper.patch.journal import Journal
 from helper.patch.manifest import Manifest
+from helper.patch.patience import Patience
 from helper.patch.planning import Bounds, Planned
 from helper.patch.policy import Policy
 from helper.patch.report import report
@@ -40,15 +42,14 @@ class Session:
     works: dict[str, Work] = field(default_factory=dict)
     renaming: dict[int, bool] = field(default_factory=dict)
     """Of each device that was written to, whether it knows the flags of rename."""
+    patience: Patience = field(default_factory=Patience)
+    """Of the verb that is carried out."""
 
     @classmethod
     def open(cls, request: Mapping[str, Any]) -> Session:
         """Open the root that the first request names."""
         os.umask(request["umask"])
-        root = Root.open(request["root"], allow_submounts=request["allow_submounts"], hidden=request["hidden"])
-        if list(root.identity) != request.get("identity", list(root.identity)):
-            root.close()
-            raise Refusal("FILE_OPERATION_FAILED", "Another directory is at the workspace root now. Nothing was done.")
+        root = Patience().persist(partial(_open_root, request))
         policy = Policy(root, request["protected"], git=request["git_protected"])
         return cls(root, policy, Bounds(request["file_bytes"], request["patch_bytes"]), request["journal"])
 
@@ -66,7 +67,11 @@ class Session:
         verb = _VERBS.get(request["verb"])
         if verb is None:
             raise Refusal("INVALID_ARGUMENT", "The helper knows no such verb. Nothing was done.")
-        self.root.check_in_place()
+        self.patience = Patience()
+        if request["verb"] in _PATIENT:
+            self.patience.persist(self.root.check_in_place)
+        else:
+            self.root.check_in_place()
         return verb(self, request)
 
     def _plan(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,7 +159,7 @@ class Session:
             return report()  # no journal: nothing was ever written
         if work.journal.marked("finishing"):
             raise Refusal("FILE_OPERATION_FAILED", "The patch was verified and finished, so it is not taken back.")
-        _, found = settling.take_back(self.root, work.manifest, work.journal)
+        _, found = settling.take_back(self.root, work.manifest, work.journal, self.patience)
         return found
 
     def _finish(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,7 +168,7 @@ class Session:
         work = self._work(operation)
         if work is None:
             return report()
-        left, rescued = finishing.finish(self.root, work.manifest, work.journal)
+        left, rescued = finishing.finish(self.root, work.manifest, work.journal, self.patience)
         work.journal.close()
         self.works.pop(operation, None)
         return report(kept=left, rescued=rescued)
@@ -177,7 +182,7 @@ class Session:
         work = self._loaded(operation, journal)
         if work is None:
             return {"outcome": "rejected", "report": report(), "after": {}}
-        outcome, found = settling.settle(self.root, work.manifest, work.journal)
+        outcome, found = settling.settle(self.root, work.manifest, work.journal, self.patience)
         after = {} if work.journal.marked("finishing") else _after(work.manifest)
         return {"outcome": outcome, "report": found, "after": after}
 
@@ -209,6 +214,18 @@ class Session:
         return work
 
 
+def _open_root(request: Mapping[str, Any]) -> Root:
+    """Open the directory that the runner saw at the root.
+
+    Raises: Refusal where another one is there.
+    """
+    root = Root.open(request["root"], allow_submounts=request["allow_submounts"], hidden=request["hidden"])
+    if list(root.identity) == request.get("identity", list(root.identity)):
+        return root
+    root.close()
+    raise Refusal("FILE_OPERATION_FAILED", "Another directory is at the workspace root now. Nothing was done.")
+
+
 def _after(manifest: Manifest) -> dict[str, str]:
     return {slot.path: slot.after for slot in manifest.slots}
 
@@ -223,3 +240,5 @@ _VERBS: Final[Mapping[str, Callable[[Session, Mapping[str, Any]], dict[str, Any]
     "finish": Session._finish,
     "settle": Session._settle,
 }
+_PATIENT: Final = frozenset({"restore", "finish", "settle"})
+"""Nothing can be said about a patch, nor taken back, while another directory is at the root for a moment."""

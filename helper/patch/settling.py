@@ -7,12 +7,13 @@ from typing import Any
 from codespace.beneath import Root
 from helper.patch.journal import Journal
 from helper.patch.manifest import Manifest
+from helper.patch.patience import Patience
 from helper.patch.renames import mend
 from helper.patch.report import report
 from helper.patch.restoring import is_applied, restore
 
 
-def settle(root: Root, manifest: Manifest, journal: Journal) -> tuple[str, dict[str, Any]]:
+def settle(root: Root, manifest: Manifest, journal: Journal, patience: Patience) -> tuple[str, dict[str, Any]]:
     """Return the outcome and what was found; asking again gives the same answer.
 
     `applied`: every path is as the patch leaves it, or was when throwing away began. Otherwise the
@@ -22,18 +23,18 @@ def settle(root: Root, manifest: Manifest, journal: Journal) -> tuple[str, dict[
     outcome = journal.note("outcome")
     if outcome is not None:
         return outcome["outcome"], report(kept=outcome["kept"], rescued=journal.rescued())
-    mend(root, manifest, journal)
+    mend(root, manifest, journal, patience)
     if not journal.marked("restoring"):
         if journal.marked("finishing"):
             return "applied", report(rescued=journal.rescued())
         if journal.marked("installing") and is_applied(root, manifest):
             return "applied", report(rescued=journal.rescued())
-    return take_back(root, manifest, journal)
+    return take_back(root, manifest, journal, patience)
 
 
-def take_back(root: Root, manifest: Manifest, journal: Journal) -> tuple[str, dict[str, Any]]:
+def take_back(root: Root, manifest: Manifest, journal: Journal, patience: Patience) -> tuple[str, dict[str, Any]]:
     """Restore, and note the outcome in the journal."""
-    restored = restore(root, manifest, journal)
+    restored = restore(root, manifest, journal, patience)
     tried = journal.marked("installing")
     word = "failed_partial" if restored.kept else "failed_rolled_back" if tried else "rejected"
     journal.mark("outcome", {"outcome": word, "kept": restored.kept})

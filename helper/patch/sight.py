@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +15,7 @@ from codespace.contract import ABSENT
 from codespace.errors import Refusal
 from helper.patch.journal import Journal
 from helper.patch.manifest import Manifest, Slot
+from helper.patch.patience import leads_elsewhere
 
 OTHER: Final = "other"
 """The version of what is no regular file, or cannot be reached or read."""
@@ -54,8 +54,21 @@ def see(root: Root, path: str) -> Sight:
     try:
         held = root.hold(path)
     except Refusal as refused:
-        return Sight(ABSENT if refused.code in ("FILE_NOT_FOUND", "PATH_NOT_DIRECTORY") else OTHER)
+        return _unseen(refused)
     return _seen(held)
+
+
+def reach(root: Root, path: str) -> Sight:
+    """As `see`, for who decides by it what to do.
+
+    Raises: Refusal where a link or a mount lies on the way, so that nobody can say what is at `path`.
+    """
+    try:
+        return _seen(root.hold(path))
+    except Refusal as refused:
+        if leads_elsewhere(refused):
+            raise
+        return _unseen(refused)
 
 
 def see_at(directory: int, name: str) -> Sight:
@@ -67,6 +80,10 @@ def see_at(directory: int, name: str) -> Sight:
     except OSError:
         return Sight(OTHER)
     return _seen(held)
+
+
+def _unseen(refused: Refusal) -> Sight:
+    return Sight(ABSENT if refused.code in ("FILE_NOT_FOUND", "PATH_NOT_DIRECTORY") else OTHER)
 
 
 def _seen(held: int) -> Sight:
@@ -115,21 +132,6 @@ def is_lost(root: Root, path: str) -> bool:
     except Refusal:
         return True
     return status is None or not stat.S_ISREG(status.st_mode)
-
-
-def insist(act: Callable[[], bool], passing: Callable[[Exception], None] = lambda error: None) -> bool:
-    """Return what `act` says, trying again where the way to a file leads elsewhere for a moment.
-
-    Args:
-        passing: Told of each failure; raises where trying again is of no use.
-    Returns: False where it failed to the end.
-    """
-    for _ in range(limits.RESTORE_TRIES):
-        try:
-            return act()
-        except (Refusal, OSError) as error:
-            passing(error)
-    return False
 
 
 def discard(root: Root, slot: Slot, versions: tuple[str, ...], journal: Journal) -> bool:

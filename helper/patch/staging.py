@@ -17,9 +17,10 @@ from codespace.errors import Refusal
 from helper.patch.flush import Flush, write_all
 from helper.patch.journal import Journal
 from helper.patch.manifest import PROBE, Manifest, Metadata, Slot
+from helper.patch.patience import Patience, leads_elsewhere
 from helper.patch.planning import Planned
 from helper.patch.probe import probe_renames, remove_probes
-from helper.patch.sight import Identity, discard, identity, insist
+from helper.patch.sight import Identity, discard, identity
 
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE: Final = 0o666  # less the umask, which the helper takes over from the daemon
@@ -48,7 +49,7 @@ def stage(
             probe_renames(root, manifest, renaming)
             _write_staged(root, manifest, planned.after, identities, begun)
     except BaseException:
-        if sweep(root, manifest, journal, begun) or journal.rescued():
+        if sweep(root, manifest, journal, Patience(), begun) or journal.rescued():
             journal.close()  # kept for those bytes, or for `finish` to sweep once more
         else:
             journal.purge()
@@ -57,7 +58,9 @@ def stage(
     return journal, manifest, identities
 
 
-def sweep(root: Root, manifest: Manifest, journal: Journal, only: Collection[int] | None = None) -> set[int]:
+def sweep(
+    root: Root, manifest: Manifest, journal: Journal, patience: Patience, only: Collection[int] | None = None
+) -> set[int]:
     """Remove what was staged and never installed; bytes that are not ours are rescued first.
 
     Args:
@@ -67,12 +70,20 @@ def sweep(root: Root, manifest: Manifest, journal: Journal, only: Collection[int
     left: set[int] = set()
     for slot in manifest.slots:
         staged = slot.action != "remove" and (only is None or slot.number in only)
-        if staged and not insist(partial(discard, root, slot, (slot.after,), journal)):
+        if staged and not patience.insist(partial(discard, root, slot, (slot.after,), journal)):
             left.add(slot.number)
     for directory in reversed(manifest.directories):
-        with contextlib.suppress(Refusal, OSError):
-            root.remove_directory(directory.beside)
-    return left if remove_probes(root, manifest) else left | {PROBE}
+        patience.insist(partial(_remove_directory, root, directory.beside))
+    return left if remove_probes(root, manifest, journal, patience) else left | {PROBE}
+
+
+def _remove_directory(root: Root, path: str) -> bool:
+    try:
+        root.remove_directory(path)
+    except Refusal as refused:  # it is in place, never was made, or somebody put something into it
+        if leads_elsewhere(refused):
+            raise
+    return True
 
 
 def write_beside(root: Root, slot: Slot, data: bytes) -> tuple[int, Identity]:

@@ -1,0 +1,73 @@
+"""Trying again where a directory is away for a moment: somebody swaps it, or a checkout rewrites it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
+
+from codespace import limits
+from codespace.errors import Refusal
+
+_STEP_SECONDS: Final = 0.001  # nothing tells that a directory is back; most swaps are over by then
+_ELSEWHERE: Final = frozenset({"SYMLINK_REJECTED", "PATH_ESCAPE"})
+
+Found = TypeVar("Found")
+
+
+class Patience:
+    """Of one verb: at first it tries again at once, then with waits, which are bounded for the whole verb."""
+
+    def __init__(self) -> None:
+        self._left_seconds = limits.RESTORE_WAIT_SECONDS
+
+    def insist(
+        self,
+        act: Callable[[], bool],
+        passing: Callable[[Exception], None] = lambda error: None,
+        *,
+        otherwise: bool = False,
+    ) -> bool:
+        """Return what `act` says, trying again where the way to a file leads elsewhere for a moment.
+
+        Args:
+            passing: Told of each failure; raises where trying again is of no use.
+            otherwise: The answer where it failed to the end.
+        """
+        for _ in self._attempts():
+            try:
+                return act()
+            except (Refusal, OSError) as error:
+                passing(error)
+        return otherwise
+
+    def persist(self, act: Callable[[], Found]) -> Found:
+        """Return what `act` gives, trying again in the same way.
+
+        Raises: what it raises to the end.
+        """
+        for _ in self._attempts():
+            with contextlib.suppress(Refusal):
+                return act()
+        return act()
+
+    def _attempts(self) -> Iterator[None]:
+        for _ in range(limits.RESTORE_TRIES):
+            yield
+        while self._wait():
+            yield
+
+    def _wait(self) -> bool:
+        """Wait a moment; return whether there was one left."""
+        if self._left_seconds <= 0:
+            return False
+        begun = time.monotonic()
+        time.sleep(_STEP_SECONDS)
+        self._left_seconds -= time.monotonic() - begun
+        return True
+
+
+def leads_elsewhere(refused: Refusal) -> bool:
+    """Return whether a link or a mount lies on the way, so that what is at its end cannot be said now."""
+    return refused.code in _ELSEWHERE
