@@ -74,7 +74,12 @@ def _matcher(body: str) -> Callable[[str], bool]:
     parts = [_ANY if part == "**" else _segment(part) for part in body.removeprefix("/").split("/")]
     if parts[-1] is _ANY:
         parts.append(_segment("*"))  # `a/**` is what is below `a`, not `a`
-    return lambda path: _match_segments(parts, path.split("/"))
+    last = parts[-1]
+    assert last is not _ANY
+    if parts[:-1] == [_ANY]:
+        return lambda path: last(path.rpartition("/")[2])
+    # Most paths fail by their last name, which is the cheapest to look at.
+    return lambda path: last(path.rpartition("/")[2]) and _match_segments(parts, path.split("/"))
 
 
 def _match_segments(parts: list[Segment | None], names: list[str]) -> bool:
@@ -110,10 +115,10 @@ def _segment(pattern: str) -> Segment:
             return pattern.__eq__
         if not stem:
             return lambda _: True
-        if pattern == f"*{stem}":
-            return lambda name: name.endswith(stem)
-        if pattern == f"{stem}*":
-            return lambda name: name.startswith(stem)
+    start, star, end = pattern.partition("*")
+    if star and not any(special in start + end for special in "*?[\\"):
+        shortest = len(start) + len(end)
+        return lambda name: name.startswith(start) and name.endswith(end) and len(name) >= shortest
     tokens = _tokens(pattern)
     return lambda name: _match_tokens(tokens, name)
 

@@ -73,14 +73,15 @@ class Ripgrep:
         self._deadline = deadline
         self._inside: dict[str, bool] = {}
 
-    def names(self, *, include_ignored: bool) -> list[str]:
-        """Return the visible files' paths, sorted; not yet checked for mounts."""
+    def names(self, wanted: Callable[[str], bool] | None, *, include_ignored: bool) -> list[str]:
+        """Return the paths of visible files that are wanted, sorted; not yet checked for mounts."""
         if self._confinement.kind == "bubblewrap":
             names = Names()
             arguments = ["--files", "--null", *(("--no-ignore",) if include_ignored else ())]
             if self._in_sandbox(arguments, names.take):
-                return sorted(filter(self.is_visible, names.found))
-        return sorted(entry.path for entry in self._walk(self._deadline, include_ignored=include_ignored))
+                return sorted(filter(self.is_visible, filter(wanted, names.found) if wanted else names.found))
+        walked = (entry.path for entry in self._walk(self._deadline, include_ignored=include_ignored))
+        return sorted(filter(wanted, walked) if wanted else walked)
 
     def matches(self, question: Question) -> Matches:
         """Return the matches in visible files, unsorted.

@@ -73,9 +73,7 @@ class Search:
 
         def work(stop: Stop) -> FindResult:
             call = self._call(workspace, stop)
-            names = call.names(include_ignored=include_ignored)
-            if wanted is not None:
-                names = [name for name in names if wanted(name)]
+            names = call.names(wanted, include_ignored=include_ignored)
             kept, total = fuzzy.best(query, names, limit) if query is not None else (names[:limit], len(names))
             paths = tuple(shown(path) for path in kept if call.is_inside(path))
             reason = call.cut or ("limit" if total > limit else "unreadable" if call.unreadable else None)
