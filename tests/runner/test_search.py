@@ -385,7 +385,7 @@ def test_a_walk_whose_time_is_over_says_so(roots: Roots, workspace: Workspace) -
     confinement = Prober(None, None, allow_bubblewrap=False).confinement()
     stop = Stop()
     call = ripgrep.Ripgrep(roots.of(workspace), workspace, confinement, stop, time.monotonic())
-    assert call.names(include_ignored=False) == []
+    assert call.names(None, include_ignored=False) == []
     assert call.cut == "time"
     stop.close()
 
