@@ -7,7 +7,7 @@ happen, what changes nothing is asked again, and of the rest it is said that nob
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final, cast
 
@@ -18,6 +18,7 @@ from codespace.beneath import clean
 from codespace.contract import Chunk, Kept, ProcessState, Runner
 from codespace.errors import Refusal
 from codespace.runner import environment
+from codespace.runner.ahead import Ahead
 from codespace.runner.crew import Crew
 from codespace.runner.hire import Place
 from codespace.runner.link import Lost
@@ -71,7 +72,7 @@ async def open_runner(
             crew = Crew(nursery, place.path, orders, mirror.update, mirror.leave)
             try:
                 await crew.link()
-                yield cast(Runner, Uds(crew, mirror, wall_clock))
+                yield cast(Runner, Uds(crew, mirror, wall_clock, Ahead(nursery)))
             finally:
                 seconds = limits.WORKER_STOP_SECONDS + 2 * limits.WORKER_TREES_SECONDS
                 # Protects the orderly end of the worker, as the in-process runner's own end is protected.
@@ -87,10 +88,11 @@ async def open_runner(
 class Uds:
     """Implements `contract.Runner`: verbs of the table by `__getattr__`, the rest below."""
 
-    def __init__(self, crew: Crew, mirror: Mirror, wall_clock: Callable[[], float]) -> None:
+    def __init__(self, crew: Crew, mirror: Mirror, wall_clock: Callable[[], float], ahead: Ahead) -> None:
         self._crew = crew
         self._mirror = mirror
         self._wall_clock = wall_clock
+        self._ahead = ahead
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         if name not in VERBS:
@@ -185,13 +187,35 @@ class Uds:
         if verb.name == "wait_output" and _has_more(known, arguments):
             await trio.lowlevel.checkpoint()
             return None
+        if verb.name == "output" and known.ended.is_set():
+            return await self._page(known, arguments)
+        return await self._ask_or_answer(verb, known, arguments)
+
+    async def _page(self, known: Known, arguments: Mapping[str, Any]) -> Chunk:
+        """Return output of an ended process, and have the worker get what follows meanwhile."""
+        chunk = await self._ahead.take(arguments)
+        if chunk is None:
+            chunk = cast(Chunk, await self._ask_or_answer(VERBS["output"], known, arguments))
+        if not chunk.eof and chunk.cursor > arguments["cursor"]:
+            self._ahead.begin({**arguments, "cursor": chunk.cursor}, partial(self._try_page, known))
+        return chunk
+
+    async def _try_page(self, known: Known, arguments: Mapping[str, Any]) -> Chunk | None:
+        with suppress(Lost, Refusal):
+            return cast(Chunk, await self._ask_once(VERBS["output"], known, arguments))
+        return None
+
+    async def _ask_once(self, verb: Verb, known: Known, arguments: Mapping[str, Any]) -> Any:
+        """Return the answer of the worker that has the process. Raises: Refusal, Lost."""
         link = None if known.is_left else self._crew.link_nowait(known.worker)
-        if link is not None:
-            landed = partial(self._land, arguments, known.worker)
-            try:
-                return await link.call(verb, arguments, self._wall_clock(), landed)
-            except Lost:
-                pass
+        if link is None:
+            raise Lost("it ended before", sent=False)
+        landed = partial(self._land, arguments, known.worker)
+        return await link.call(verb, arguments, self._wall_clock(), landed)
+
+    async def _ask_or_answer(self, verb: Verb, known: Known, arguments: Mapping[str, Any]) -> Any:
+        with suppress(Lost):
+            return await self._ask_once(verb, known, arguments)
         await self._crew.wait_buried(known.worker)
         await trio.lowlevel.checkpoint()
         return await self._answer_for_lost(verb, known, arguments)

@@ -62,7 +62,7 @@ def test_every_verb_of_the_port_is_on_the_wire_or_answered_without_it() -> None:
 
 
 def test_the_gateways_side_has_every_verb_as_the_port_has_it() -> None:
-    uds = Uds(None, None, None)  # type: ignore[arg-type] - asked for its methods alone
+    uds = Uds(None, None, None, None)  # type: ignore[arg-type] - asked for its methods alone
     for name, port in vars(Runner).items():
         if inspect.isfunction(port) and not name.startswith("_"):
             assert inspect.iscoroutinefunction(getattr(uds, name)) == inspect.iscoroutinefunction(port)
