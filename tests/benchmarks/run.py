@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from codespace.sandbox import binaries
 from codespace.sandbox.box import Sandbox
 from codespace.testing.installed import script
 from codespace.testing.site import Site, put_files
@@ -90,8 +91,8 @@ def through_stdio(site: Site, rounds: int) -> list[Row]:
             measure("search in 5,000 files", rounds, lambda _: succeed(wire, "search", pattern="needle [0-9]+"), 24),
             measure("patch of 1 hunk", rounds, patching(wire, "small.txt", LINES_OF_100.splitlines()[50]), 2.4),
             measure("patch of 1 hunk in 1 MB", rounds, patching(wire, "big.txt", MEGABYTE.splitlines()[8000])),
-            measure("exec of /bin/true", rounds, lambda _: run_true(wire), 12),
-            measure("exec of echo", rounds, lambda _: run(wire, "echo", "hello"), 12),
+            measure("exec of /bin/true in the sandbox", rounds, lambda _: run_true(wire), 20),
+            measure("exec of echo in the sandbox", rounds, lambda _: run(wire, "echo", "hello"), 20),
             measure("exec, to its first byte", rounds, lambda _: to_first_byte(wire), after=lambda: end_all(wire)),
             measure("exec of 100 MB to its end", FLOODS, lambda _: run(wire, *FLOOD)),
             keystrokes(wire, rounds),
@@ -152,6 +153,16 @@ def networked(folder: Path, rounds: int) -> list[Row]:
         return [measure("exec of /bin/true with a network's door", rounds, lambda _: run_true(wire))]
 
 
+def unsandboxed(folder: Path, rounds: int) -> list[Row]:
+    """Measure a command where no sandbox is to be had."""
+    site = Site(folder, bwrap_path="/bin/false")
+    site.add_workspace("main")
+    with Wire(site) as wire:
+        if succeed(wire, "exec_command", command=["/bin/true"])["sandbox"] != "none":
+            sys.exit("there is a sandbox where there should be none")
+        return [measure("exec of /bin/true without a sandbox", rounds, lambda _: run_true(wire), 12)]
+
+
 def start_to_list(site: Site) -> None:
     with Wire(site) as wire:
         wire.request("tools/list")
@@ -165,6 +176,7 @@ def floors(site: Site, rounds: int) -> list[Row]:
         measure("bare: python -c 'import mcp.server'", STARTS, lambda _: import_sdk()),
         measure("bare: read of 100 lines", rounds, lambda _: (root / "small.txt").read_text()),
         measure("bare: read of 1 MB", rounds, lambda _: (root / "big.txt").read_text()),
+        measure("bare: ripgrep in 5,000 files", rounds, lambda _: ripgrep(root)),
         measure("bare: os.walk of 5,000 files", rounds, lambda _: sum(1 for _ in os.walk(root))),
         measure("bare: write, fsync and rename of 6 KB", rounds, lambda _: rewrite(root / "small.txt")),
         measure("bare: write, fsync and rename of 1 MB", rounds, lambda _: rewrite(root / "big.txt")),
@@ -186,6 +198,11 @@ def bubblewrap() -> list[str]:
     if not _found:
         sys.exit("there is no sandbox here")
     return [_found[0], "--unshare-all", "--unshare-user", "--ro-bind", "/", "/", "--", "/bin/true"]
+
+
+def ripgrep(root: Path) -> None:
+    program = binaries.ripgreps(None)[0].path
+    subprocess.run([program, "--hidden", "needle [0-9]+", "./"], cwd=root, check=True, stdout=subprocess.DEVNULL)
 
 
 def read_flood(*command: str) -> None:
@@ -238,8 +255,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="codespace-benchmark-") as folder:
         site = build(Path(folder))
         rows = through_stdio(site, options.rounds) + floors(site, options.rounds)
-    with tempfile.TemporaryDirectory(prefix="codespace-benchmark-") as folder:
-        rows += networked(Path(folder), options.rounds)
+    for more in (unsandboxed, networked):
+        with tempfile.TemporaryDirectory(prefix="codespace-benchmark-") as folder:
+            rows += more(Path(folder), options.rounds)
     if options.json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
     else:
