@@ -5,6 +5,7 @@ Line numbers count from 1 at the `*** Begin Patch` line. Only `Refusal` is ever 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Literal, NamedTuple, NoReturn
 
 from codespace import limits
@@ -103,14 +104,21 @@ def _framed(text: str) -> list[str]:
             details={"limit": "PATCH_LINES", "maximum": limits.PATCH_LINES, "actual": count},
         )
     _check_encodable(bare)
-    lines = [line.removesuffix("\r") for line in bare.split("\n")] if bare else []
+    lines = bare.split("\n") if bare else []
+    returns = "\r" in bare
+    if returns:
+        lines = _without_returns(lines)
     fault = _frame_fault(lines)
     if fault and len(lines) >= 4 and lines[0] in _HEREDOC and lines[-1].endswith("EOF"):
         lines = lines[1:-1]
         fault = _frame_fault(lines)
     if fault:
         _refuse(*fault)
-    return [line.removesuffix("\r") for line in lines[:-1]] + lines[-1:]
+    return _without_returns(lines[:-1]) + lines[-1:] if returns else lines
+
+
+def _without_returns(lines: list[str]) -> list[str]:
+    return [line.removesuffix("\r") for line in lines]
 
 
 def _check_encodable(text: str) -> None:
@@ -137,7 +145,8 @@ class _Reader:
     def __init__(self, lines: list[str]) -> None:
         self.operations: list[Operation] = []
         self._last = len(lines)
-        self._take = self._body
+        self.feed: Callable[[int, str], None] = self._body
+        """Takes one line; the state is which method that is."""
         self._environment = False
         self._path = ""
         self._line = 0
@@ -146,18 +155,14 @@ class _Reader:
         self._chunks: list[Chunk] = []
         self._open: _OpenChunk | None = None
 
-    def feed(self, number: int, line: str) -> None:
-        """Take one line."""
-        self._take(number, line)
-
     def close(self, number: int, marker: str) -> None:
         """End the operation at hand; `marker` is the line that does it."""
-        if self._take == self._add:
-            data = "".join(f"{line}\n" for line in self._added).encode()
-            self.operations.append(Add(self._path, data, self._line))
-        elif self._take == self._delete:
+        if self.feed == self._add:
+            self._added.append("")
+            self.operations.append(Add(self._path, "\n".join(self._added).encode(), self._line))
+        elif self.feed == self._delete:
             self.operations.append(Delete(self._path, self._line))
-        elif self._take == self._update:
+        elif self.feed == self._update:
             self._close_update(number, marker)
 
     def _close_update(self, number: int, marker: str) -> None:
@@ -178,12 +183,12 @@ class _Reader:
             if line.startswith(prefix) and len(line) > len(prefix):
                 self.close(number, line)
                 self._check_count()
-                self._path, self._line, self._take = line[len(prefix) :], number, state
+                self._path, self._line, self.feed = line[len(prefix) :], number, state
                 self._added, self._move_to, self._chunks, self._open = [], None, [], None
                 return True
         if line == END:
             self.close(number, line)
-            self._take = self._ended
+            self.feed = self._ended
             return True
         return False
 
