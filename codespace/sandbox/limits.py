@@ -15,11 +15,11 @@ from typing import ClassVar, Final, Literal
 
 from codespace import limits
 from codespace.sandbox import pidmax
+from codespace.sandbox.hierarchy import places
 from codespace.sandbox.plan import Quota
 
 Mechanism = Literal["cgroup", "pid_max", "rlimit", "none"]
 
-_MOUNT: Final = "/sys/fs/cgroup"
 _PREFIX: Final = "codespace-run-"
 _ATTEMPTS: Final = 10
 # 45 ms in all, in the thread that ends a run; a dead process is out of its cgroup in one or two.
@@ -213,21 +213,9 @@ def _works(controller: Controller) -> bool:
 
 
 def _controllers(name: str) -> list[Controller]:
-    """Return where a controller's folders could be made: in our own cgroup, or beside it where a user's manager is."""
-    found: list[Controller] = []
-    try:
-        with open("/proc/self/cgroup", encoding="utf-8", errors="surrogateescape") as lines:
-            for line in lines:
-                _, names, path = line.rstrip("\n").split(":", 2)
-                if name in names.split(","):
-                    file = {"pids": "pids.max", "memory": "memory.limit_in_bytes"}[name]
-                    found.append(Controller(f"{_MOUNT}/{names}{path}".rstrip("/"), file))
-                elif not names and os.path.exists(f"{_MOUNT}/cgroup.controllers"):
-                    own = f"{_MOUNT}{path}".rstrip("/")
-                    above = [os.path.dirname(own)] if own != _MOUNT else []
-                    found.extend(Controller(folder, f"{name}.max") for folder in (own, *above))
-    except (OSError, ValueError):
-        return []
+    """Return where a controller's folders could be made."""
+    first = {"pids": "pids.max", "memory": "memory.limit_in_bytes"}[name]
+    found = (Controller(place.folder, f"{name}.max" if place.is_second else first) for place in places(name))
     return [controller for controller in found if os.path.isdir(controller.folder)]
 
 

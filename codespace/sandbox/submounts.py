@@ -35,7 +35,7 @@ def table(pid: int | str = "self") -> Iterator[Entry]:
     with open(f"/proc/{pid}/mountinfo", "rb") as lines:
         for line in lines:
             fields = line.split(b" ")
-            yield Entry(fields[2].decode(), _plain(fields[3]), _plain(fields[4]), b"ro" in fields[5].split(b","))
+            yield Entry(fields[2].decode(), plain(fields[3]), plain(fields[4]), b"ro" in fields[5].split(b","))
 
 
 def below(root: str) -> Found:
@@ -49,7 +49,8 @@ def below(root: str) -> Found:
     return Found(tuple(sorted(directories)), tuple(sorted(files)))
 
 
-def _plain(field: bytes) -> str:
+def plain(field: bytes) -> str:
+    """Return a path of mountinfo as it is: spaces and such are octal there."""
     if b"\\" in field:
         field = _ESCAPE.sub(lambda found: bytes([int(found[1], 8)]), field)
     return os.fsdecode(field)
