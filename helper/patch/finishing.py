@@ -13,7 +13,7 @@ from helper.patch.patience import Patience
 from helper.patch.renames import mend
 from helper.patch.sight import discard, is_lost
 from helper.patch.staging import sweep
-from helper.patch.strays import astray, sweep_strays
+from helper.patch.strays import astray, missed, sweep_strays
 
 
 def finish(root: Root, manifest: Manifest, journal: Journal, patience: Patience) -> tuple[list[str], tuple[str, ...]]:
@@ -27,10 +27,12 @@ def finish(root: Root, manifest: Manifest, journal: Journal, patience: Patience)
     if journal.marked("restoring") or not journal.marked("installing"):
         mend(root, manifest, journal, patience)
         moved = astray(root, manifest, journal)
+        lost: set[int] = set()
         if journal.marked("staged") and not journal.marked("restoring"):
-            moved |= {slot.number for slot in manifest.slots if slot.action != "remove" and is_lost(root, slot.beside)}
+            lost = {slot.number for slot in manifest.slots if slot.action != "remove" and is_lost(root, slot.beside)}
+            moved |= missed(journal, lost)
         moved |= sweep(root, manifest, journal, patience)
-        clean = not moved or sweep_strays(root, manifest, journal, moved)
+        clean = not (moved or lost) or sweep_strays(root, manifest, journal, moved)
         rescued = journal.rescued()
         if clean and not rescued and not _kept_anything(journal):
             journal.purge()

@@ -5,6 +5,7 @@
                     which is on the disk anyway before the first rename
     rescued/<n>...  bytes that were found where planned ones should have been
     staged          everything was staged
+    missed          staged files that were not in their place when they were first thrown away
     astray          staged files that were not where they were put, as their directory was moved
     installing      the first rename may have happened
     restoring       which slots were found installed when putting back began
@@ -104,14 +105,14 @@ class Journal:
         packed = manifests.pack(manifest) | {"diff": diff}
         if whole is not None:
             os.close(self._write("diff.txt", whole.encode("utf-8", "surrogatepass")))
-        self._inline = sum(map(len, before.values())) <= limits.JOURNAL_INLINE_BYTES
-        if self._inline:
-            packed["before"] = {number: base64.b64encode(data).decode() for number, data in before.items()}
+        small = _small(before)
+        packed["before"] = {number: base64.b64encode(data).decode() for number, data in small.items()}
+        self._inline = len(small) == len(before)
         flush = Flush()
         flush.add(self._write("manifest.json", json.dumps(packed).encode()))
         flush.wait()
         if not self._inline:
-            self._keep_before(before)
+            self._keep_before({number: data for number, data in before.items() if number not in small})
 
     def manifest(self) -> Manifest | None:
         """Return the manifest; None where it is missing or was cut off, and so nothing was written after it."""
@@ -244,6 +245,17 @@ class Journal:
             return json.loads(self._read(name))
         except (FileNotFoundError, ValueError):
             return None
+
+
+def _small(before: Mapping[int, bytes]) -> dict[int, bytes]:
+    """Return what goes into the manifest: small files, as long as they are not too much together."""
+    small: dict[int, bytes] = {}
+    room = limits.JOURNAL_INLINE_BYTES
+    for number, data in before.items():
+        if len(data) <= limits.JOURNAL_SMALL_BYTES and len(data) <= room:
+            small[number] = data
+            room -= len(data)
+    return small
 
 
 def _place(folder: str, operation: str) -> str:

@@ -24,7 +24,7 @@ from helper.patch.patience import Patience, leads_elsewhere
 from helper.patch.renames import exchange, mend, put, take
 from helper.patch.sight import Sight, discard, is_after, is_before, is_lost, reach, see, sync_parents
 from helper.patch.staging import sweep, write_beside
-from helper.patch.strays import astray, sweep_strays
+from helper.patch.strays import astray, missed, sweep_strays
 
 _PASSING: Final = frozenset({"EROFS", "EIO", "ENOSPC", "EDQUOT"})
 
@@ -43,8 +43,10 @@ def restore(root: Root, manifest: Manifest, journal: Journal, patience: Patience
     installed = _installed(root, manifest, journal, patience)
     kept: list[str] = []
     moved = astray(root, manifest, journal)
+    lost: set[int] = set()
     if journal.marked("staged"):
-        moved |= {slot.number for slot in manifest.slots if _is_moved(root, slot, installed)}
+        lost = {slot.number for slot in manifest.slots if _is_moved(root, slot, installed)}
+        moved |= missed(journal, lost)
     for slot in reversed(manifest.slots):
         if slot.number in installed:
             if not patience.insist(partial(_put_back, root, slot, journal), _require_passable):
@@ -54,7 +56,7 @@ def restore(root: Root, manifest: Manifest, journal: Journal, patience: Patience
     for directory in reversed(manifest.directories):
         patience.insist(partial(_take_away, root, directory))
     left = sweep(root, manifest, journal, patience) | moved
-    if left:
+    if left or lost:
         sweep_strays(root, manifest, journal, left)
     sync_parents(root, manifest)
     return Restored(sorted(kept), journal.rescued())

@@ -37,6 +37,18 @@ def sweep_strays(
     return False
 
 
+def missed(journal: Journal, lost: set[int]) -> set[int]:
+    """Return which of the slots whose file is not in its place had lost it when that was first looked for.
+
+    The other ones were thrown away by a helper that was cut off, so that they need not be found anywhere.
+    """
+    noted = journal.note("missed")
+    if noted is not None:
+        return lost & set(noted)
+    journal.mark("missed", sorted(lost))
+    return lost
+
+
 def astray(root: Root, manifest: Manifest, journal: Journal) -> set[int]:
     """Return the slots whose file was looked for and not found yet, and is not back in its place either.
 

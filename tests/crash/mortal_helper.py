@@ -1,7 +1,8 @@
-"""The patch helper with a kill point: `mortal_helper.py TICKET`, once for each ticket.
+"""The patch helper with a kill point: `mortal_helper.py TICKETS [without-flags]`, one helper for each ticket.
 
-A ticket is a file with the number of the kill point and who dies there (`helper`, `both`); 0 counts and
-dies nowhere. It is taken at the start, so that the helper that comes next lives.
+TICKETS is a file; each of its lines is the number of the kill point at which one helper dies, 0 for one that counts
+and lives. A helper takes the first line at its start, and lives where there is none. What it had counted at the end
+of each verb is in TICKETS.<number of the line>.count.
 """
 
 from __future__ import annotations
@@ -23,20 +24,13 @@ from counting import Kill, kill
 
 
 def main() -> None:
-    ticket = Path(sys.argv[1])
     gc.freeze()
-    try:
-        number, who, flags = ticket.read_text().split()
-        ticket.unlink()
-    except FileNotFoundError:
-        number, who, flags = "0", "helper", sys.argv[2] if len(sys.argv) > 2 else "flags"
-    if "without-flags" in (flags, *sys.argv[2:]):
+    if "without-flags" in sys.argv[2:]:
         _forget_flags()
-    counted = os.open(f"{ticket}.count", os.O_WRONLY | os.O_CREAT, 0o600)
-    daemon, own = os.getppid(), os.getpid()
-    victims = (own,) if who == "helper" else (daemon, own)
+    turn, number = _take_ticket(Path(sys.argv[1]))
+    counted = os.open(f"{sys.argv[1]}.{turn}.count", os.O_WRONLY | os.O_CREAT, 0o600)
     around = (kernel.renameat2.__code__, kernel.openat2.__code__)
-    point = Kill(int(number), lambda: kill(*victims), around)
+    point = Kill(number, lambda: kill(os.getpid()), around)
     answer = Session.call
 
     def counting(session: Session, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,10 +39,20 @@ def main() -> None:
             return answer(session, request)
         finally:
             point.end()
-            os.pwrite(counted, f"{point.count:08}".encode(), 0)
+            os.write(counted, f"{request['verb']} {point.count}\n".encode())
 
     Session.call = counting  # type: ignore[method-assign]
     serve(*claim())
+
+
+def _take_ticket(tickets: Path) -> tuple[int, int]:
+    """Return the number of the first line that is left, and the kill point that it names."""
+    lines = tickets.read_text().split() if tickets.exists() else []
+    turn = next((turn for turn, line in enumerate(lines) if line != "taken"), len(lines))
+    if turn == len(lines):
+        return turn, 0
+    tickets.write_text("\n".join(["taken"] * (turn + 1) + lines[turn + 1 :]))
+    return turn, int(lines[turn])
 
 
 def _forget_flags() -> None:
