@@ -142,8 +142,10 @@ HELPER_LINE_BYTES: Final = 64 * 1_048_576
 # Longest line on the helper's pipes: the largest patch with every character escaped, and room.
 HELPER_STDERR_BYTES: Final = 8192
 # Last bytes of a helper's stderr that are kept for the log.
-JOURNAL_INLINE_BYTES: Final = 65_536
-# Bytes before that still go into the manifest itself, which saves making files and waiting for them.
+JOURNAL_SMALL_BYTES: Final = 65_536
+# Bytes before of one file that go into the manifest itself, which saves making a file and waiting for it.
+JOURNAL_INLINE_BYTES: Final = 1_048_576
+# And of all such files of a patch together: with 200 of them, as many files less to make.
 JOURNAL_LOCK_SECONDS: Final = 2.0
 # How long a helper waits for the one before it to be gone.
 PATCH_LINES: Final = 500_000
@@ -286,13 +288,13 @@ HINT_BYTES: Final = 16_384
 SANDBOX_UNSURE_SECONDS: Final = 5.0
 # How long a probe that concluded nothing stands before it is tried again.
 HARD_LINK_SECONDS: Final = 30.0
-# Longest count of files with names outside the root, at the daemon's start: some two million entries, at its pace.
+# Longest count of files with names outside the root, at the daemon's start: some million entries, at its pace.
 HARD_LINK_ENTRIES: Final = 2_000_000
-# And the most entries.
-HARD_LINK_BATCH: Final = 256
-# Entries between two pauses of it: half a millisecond.
-HARD_LINK_PAUSE_SECONDS: Final = 0.002
-# One pause: it has a fifth of one processor at most, and no call waits for it.
+# And the most entries, where nobody waits for it.
+HARD_LINK_BATCH: Final = 64
+# Entries between two pauses of it: 0.2 ms, for which the event loop may have to wait.
+HARD_LINK_PAUSE_SECONDS: Final = 0.001
+# One pause: it has a fifth of one processor at most.
 SANDBOX_CLOSING_SECONDS: Final = 0.5
 # For a bubblewrap that has closed its descriptors to end by itself, so that its exit code is known.
 SANDBOX_ENTER_SECONDS: Final = 5.0

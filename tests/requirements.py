@@ -338,6 +338,8 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             BOX + "test_calls.py::test_no_process_of_the_host_can_be_seen_or_killed",
             BOX + "test_calls.py::test_calls_that_attacks_begin_with_are_denied",
             BOX + "test_endings.py::test_a_fork_bomb_is_stopped_at_its_limit_and_the_host_is_left_alone",
+            BOX + "test_hard_links.py::test_a_command_writes_through_a_hard_link_and_the_link_was_counted_before",
+            BOX + "test_hard_links.py::test_workspace_info_lists_it_as_a_limit_and_says_nothing_where_there_is_none",
             BOX + "test_supervised.py::test_a_spawn_that_is_cancelled_at_any_moment_leaves_no_process_and_no_command",
             BOX + "test_probe.py::test_a_program_that_only_says_that_it_isolates_is_found_out",
             "tests/gateway/test_held_commands.py::test_a_sandboxed_command_finds_neither_the_database_nor_the_console",
@@ -351,6 +353,8 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             BOX + "test_network.py::test_a_program_that_does_not_ask_the_proxy_has_no_way_at_all",
             BOX + "test_probe.py::test_a_real_bubblewrap_isolates_by_its_witnesses",
             BOX + "test_report.py::test_without_one_it_is_said_loudly",
+            BOX + "test_degraded.py::test_what_gets_through_is_what_the_report_names",
+            BOX + "test_degraded.py::test_no_tcp_connection_is_opened_nor_taken",
             BOX + "test_notes.py::test_a_command_that_wanted_the_network_is_told_that_there_is_none",
         ),
     ),
@@ -364,6 +368,9 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             BOX + "test_open_network.py::test_a_proxy_that_dies_leaves_the_run_without_a_network_and_it_is_said",
             BOX + "test_open_network.py::test_without_the_sandbox_a_networked_command_is_refused_before_it_starts",
             BOX + "test_open_network.py::test_decisions_stand_in_the_audit_chain",
+            BOX
+            + "test_trail.py::"
+            + "test_a_daemon_that_is_killed_in_the_middle_of_a_run_leaves_what_was_decided_in_the_audit",
             BOX + "test_network.py::test_addresses_and_names_that_lead_inside_are_refused_and_nothing_is_dialled",
             BOX + "test_network.py::test_a_resolver_that_changes_its_mind_is_asked_once",
             BOX + "test_network.py::test_a_tunnel_for_a_listed_name_carries_no_other_server_name",

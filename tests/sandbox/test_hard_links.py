@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from codespace import limits
 from codespace.contract import HardLinks, Workspace
 from codespace.runner.protected import PROTECTED
 from codespace.sandbox import hardlinks
 from codespace.testing import Bench, open_bench
-from codespace.testing.installed import HttpDaemon, over_http
+from codespace.testing.installed import HttpDaemon, over_http, script
 from codespace.testing.site import Site
 
 from .cage import Cage
@@ -181,10 +183,29 @@ async def test_the_daemon_warns_in_its_log_and_starts_and_answers_meanwhile(tmp_
     assert "number=1" in line
 
 
+def test_doctor_counts_them_and_says_how_to_part_them(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    root = site.add_workspace("main", files={"own": "x\n"})
+    locked = site.add_workspace("locked", profile="read-only", files={"own": "x\n"})
+    (tmp_path / "store").write_text("x\n")
+    os.link(tmp_path / "store", root / "linked")
+    os.link(tmp_path / "store", locked / "linked")
+    said = doctor(site)
+    assert "limit links in main" in said
+    assert "1 file has another name outside the root (hard links)" in said
+    assert "package-import-method=copy" in said
+    assert "links in locked" not in said  # no command runs there
+    (root / "linked").unlink()
+    assert "pass  links in main" in doctor(site)
+
+
+def doctor(site: Site) -> str:
+    argv = [script(), "doctor"]
+    return subprocess.run(argv, env=site.environ, capture_output=True, text=True, timeout=60, check=False).stdout
+
+
 def test_a_count_in_the_background_leaves_the_processor_to_others(tmp_path: Path) -> None:
     """Its pace: for every batch it waits longer than the batch takes."""
-    from codespace import limits
-
     root = tmp_path / "root"
     root.mkdir()
     for number in range(20 * limits.HARD_LINK_BATCH):

@@ -14,10 +14,13 @@ from typing import Any
 import pytest
 import trio
 
+from codespace import limits
 from codespace.gateway import audit
 from codespace.gateway.database import connect
+from codespace.runner import link
 from codespace.runner.decisions import Decision, Decisions
 from codespace.runner.inprocess import open_runner
+from codespace.runner.verbs import VERBS
 from codespace.testing import processes
 from codespace.testing.installed import script
 from codespace.testing.site import Site
@@ -194,3 +197,9 @@ async def test_a_database_that_is_away_for_a_while_is_told_the_decision_later(
         holder.close()
         await until_told(database, {"evil.example"})
         await bench.call("terminate_process", process_id=begun["process_id"], grace_seconds=0)
+
+
+@pytest.mark.parametrize("name", ["wait_output", "wait_decisions"])
+def test_a_worker_whose_command_does_nothing_for_long_is_not_taken_for_one_that_hangs(name: str) -> None:
+    assert link._seconds(VERBS[name]) == float("inf")
+    assert link._seconds(VERBS["spawn"]) == limits.WORKER_VERB_SECONDS
