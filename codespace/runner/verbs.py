@@ -9,8 +9,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, Final, Literal, get_type_hints
 
-from codespace.contract import Runner
-from codespace.runner.codec import Codec, codec
+from codespace.contract import Runner, Workspace
+from codespace.runner.codec import Codec, codec, recalled
 from codespace.runner.frames import BadFrame
 
 Loss = Literal["again", "nothing", "unseen", "gone"]
@@ -73,7 +73,7 @@ class Verb:
         hints = get_type_hints(port)
         signature = inspect.signature(port)
         self._signature = signature.replace(parameters=list(signature.parameters.values())[1:])
-        self._parts: dict[str, Codec] = {each: codec(hints[each]) for each in self._signature.parameters}
+        self._parts: dict[str, Codec] = {each: _part(hints[each]) for each in self._signature.parameters}
         self._result = codec(hints["return"])
 
     def bind(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,5 +107,10 @@ class Verb:
         return self._result.decode(sent)
 
 
+def _part(hint: Any) -> Codec:
+    return _WORKSPACE if hint is Workspace else codec(hint)
+
+
+_WORKSPACE: Final = recalled(codec(Workspace))
 VERBS: Final[Mapping[str, Verb]] = {name: Verb(name, loss) for name, loss in ROWS.items()}
 TELLINGS: Final[Mapping[str, Verb]] = {name: Verb(name, "again") for name in sorted(TOLD)}

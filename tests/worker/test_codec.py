@@ -24,7 +24,7 @@ from codespace.contract import (
     Workspace,
     WorkspaceLimits,
 )
-from codespace.runner.codec import codec
+from codespace.runner.codec import Codec, codec, recalled
 from codespace.runner.frames import BadFrame
 from codespace.runner.uds import Uds
 from codespace.runner.verbs import HELD, TELLINGS, TOLD, VERBS
@@ -122,3 +122,20 @@ def test_arguments_that_are_missing_or_too_many_are_refused() -> None:
     with pytest.raises(BadFrame):
         VERBS["leftovers"].decode_arguments({"state_dir": None, "more": 1})
     assert VERBS["leftovers"].decode_arguments({"state_dir": None}) == ([None], {})
+
+
+def test_what_is_recalled_is_turned_once_and_never_taken_for_another() -> None:
+    turned: list[Any] = []
+
+    def turn(value: Any) -> Any:
+        turned.append(value)
+        return codec(Workspace).encode(value) if isinstance(value, Workspace) else codec(Workspace).decode(value)
+
+    part = recalled(Codec(turn, turn))
+    one, other = Workspace("one", "/one", env={"A": "b"}), Workspace("other", "/other")
+    for workspace in (one, one, other, one, one):
+        sent = json.loads(json.dumps(part.encode(workspace)))
+        assert part.decode(sent) == workspace
+    assert len(turned) == 6
+    with pytest.raises(BadFrame):
+        part.decode({"id": "one"})
