@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
 import os
 import signal
 import sys
@@ -166,8 +168,20 @@ async def test_the_journal_of_an_applied_patch_keeps_the_bytes_before(site: Site
     await site.apply("*** Update File: big", "@@", "-x", "+y", "*** Update File: a", "-one", "+ONE")
     assert site.names() == {"a", "big"}
     kept = list((site.journal() / "before").iterdir())
-    assert {file.stat().st_size for file in kept} == {200_000, 4}
-    assert all(file.stat().st_mode & 0o777 == 0o600 for file in kept)
+    assert [file.stat().st_size for file in kept] == [200_000]
+    inline = json.loads((site.journal() / "manifest.json").read_bytes())["before"]
+    assert [base64.b64decode(data) for data in inline.values()] == [b"one\n"]
+    assert all(file.stat().st_mode & 0o777 == 0o600 for file in (*kept, site.journal() / "manifest.json"))
+
+
+async def test_the_bytes_before_of_many_small_files_are_kept_in_one(site: Site) -> None:
+    names = [f"f{number}" for number in range(30)]
+    for name in names:
+        (site.root / name).write_text("one\n" * 1_000)
+    await site.apply(*(line for name in names for line in (f"*** Update File: {name}", "@@", "-one", "+ONE")))
+    inline = json.loads((site.journal() / "manifest.json").read_bytes())["before"]
+    assert len(inline) == len(names)
+    assert not (site.journal() / "before").exists()
 
 
 # --- versions ---
