@@ -1,10 +1,11 @@
 """A soak of a few minutes: memory, descriptors and latency of one daemon under many commands, sample by sample.
 
-    python tests/soak/run.py [--processes 1000] [--workspaces 50] [--minutes 2]
+    python tests/soak/run.py [--runner uds] [--processes 1000] [--workspaces 50] [--minutes 2]
 
 First commands one after another in one workspace, then one at a time in each of many workspaces at once.
-Not a test: a shared machine is too noisy for a verdict on latency. What must be flat is printed last, and
-the exit code tells of leaks: descriptors, processes, or memory that goes on growing.
+Memory and descriptors are the daemon's and, where the runner has a process of its own, that one's too. Not a test: a
+shared machine is too noisy for a verdict on latency. What must be flat is printed last, and the exit code tells of
+leaks: descriptors, processes, or memory that goes on growing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from codespace.testing import processes
-from codespace.testing.site import Site
+from codespace.testing.site import RUNNER, Site
 from codespace.testing.wire import Wire
 
 SAMPLES = 10
@@ -31,7 +32,7 @@ GROWTH_BYTES = 24 * 1_048_576
 
 @dataclass(frozen=True)
 class Sample:
-    """What the daemon holds at one moment."""
+    """What the daemon and its runner hold at one moment."""
 
     done: int
     resident_bytes: int
@@ -48,13 +49,14 @@ class Sample:
 
 
 def sample(wire: Wire, done: int, times: list[float]) -> Sample:
-    pid = wire.process.pid
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    below = processes.descendants(wire.process.pid)
+    ours = [wire.process.pid, *(pid for pid in below if "helper.worker" in processes.command_line(pid))]
+    pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in ours)
     return Sample(
         done,
         pages * os.sysconf("SC_PAGE_SIZE"),
-        len(os.listdir(f"/proc/{pid}/fd")),
-        len(processes.descendants(pid)),
+        sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in ours),
+        len(below),
         statistics.median(times) * 1000,
         max(times) * 1000,
     )
@@ -121,9 +123,11 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1000, help="commands one after another (default 1000)")
     parser.add_argument("--workspaces", type=int, default=50, help="workspaces at once (default 50)")
     parser.add_argument("--minutes", type=float, default=2.0, help="of the second part (default 2)")
+    parser.add_argument("--runner", choices=("in-process", "uds"), default="in-process")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="codespace-soak-") as folder:
         site = Site(Path(folder))
+        site.extra_environ[RUNNER] = options.runner
         for number in range(options.workspaces):
             site.add_workspace(f"w{number}")
         with Wire(site) as wire:
