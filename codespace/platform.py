@@ -19,3 +19,12 @@ def refusal(system: str = sys.platform) -> str | None:
         "Run it in a Linux machine, a virtual machine or a container (on Windows: in WSL 2), "
         "with the directories that you want to register on that machine's own disk."
     )
+
+
+def own_umask() -> int:
+    """Return the program's umask without changing it, which other threads would see."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+        for line in status:
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
+    return 0o077

@@ -19,11 +19,13 @@ import trio
 
 from codespace import limits
 from codespace.beneath import Root
-from codespace.contract import Change, DiffPage, PatchPlan, PatchReport, Workspace
+from codespace.contract import DiffPage, PatchPlan, PatchReport, Workspace
 from codespace.errors import Refusal
+from codespace.platform import own_umask
 from codespace.runner import journals
 from codespace.runner.channel import Channel, Lost
 from codespace.runner.protected import git_is_protected, protected_paths
+from codespace.runner.replies import answer
 from codespace.runner.roots import Roots
 
 HELPER: Final = (sys.executable, "-I", "-X", "utf8", "-m", "helper.patch")
@@ -80,7 +82,7 @@ class Patcher:
         self._state_dir = state_dir
         self._folder = journals.folder(state_dir)
         self._argv = argv
-        self._umask = _umask()
+        self._umask = own_umask()
         self._seats: dict[tuple[str, str], _Seat] = {}
         self._cut_off = False
         self._confined: Mapping[str, Any] | None = None
@@ -339,7 +341,7 @@ class Patcher:
         # A plan writes nothing, so a cancelled caller need not wait; every other answer says what is on disk.
         reply = await channel.call(request, _SECONDS[verb], shielded=verb not in _WRITES_NOTHING)
         try:
-            return _answer(verb, reply)
+            return answer(verb, reply)
         except Refusal as refused:
             if refused.code == "INTERNAL":
                 _log.error("patch helper at fault", verb=verb, operation_id=operation_id, stderr=channel.said())
@@ -364,7 +366,7 @@ class Patcher:
             raise Lost(f"could not be started ({error.strerror})", sent=False) from error
         try:
             opened = await channel.call(self._opening(seat, root), limits.HELPER_START_SECONDS, shielded=True)
-            self._confined = dict(_answer("open", opened)["confined"])
+            self._confined = dict(answer("open", opened)["confined"])
             seat.channel = channel
         except (KeyError, TypeError, ValueError):
             raise Lost("spoke nonsense", sent=False) from None
@@ -429,59 +431,6 @@ def _version(root: Root, path: str) -> str:
         return "other"  # a link or a directory by now
 
 
-def _answer(verb: str, reply: Mapping[str, Any]) -> Any:
-    """Return what a reply says, in the types of the contract.
-
-    Raises: Refusal where that is the answer; KeyError, TypeError or ValueError for nonsense.
-    """
-    refusal = reply.get("refusal")
-    if refusal is not None:
-        raise Refusal.from_body(dict(refusal))
-    return _READERS[verb](reply["ok"])
-
-
-def _read_plan(told: Mapping[str, Any]) -> tuple[PatchPlan, dict[str, str]]:
-    changes = tuple(Change(**change) for change in told["changes"])
-    files = {path: None for change in changes for path in (change.from_path, change.path) if path is not None}
-    return PatchPlan("", tuple(files), changes, str(told["diff"]), bool(told["diff_truncated"])), dict(told["after"])
-
-
-def _read_report(told: Mapping[str, Any]) -> PatchReport:
-    refusal = told["refusal"]
-    return PatchReport(
-        clean=bool(told["clean"]),
-        kept=tuple(told["kept"]),
-        rescued=tuple(told["rescued"]),
-        refusal=None if refusal is None else Refusal.from_body(dict(refusal)).body(),
-    )
-
-
-def _read_settled(told: Mapping[str, Any]) -> tuple[str, PatchReport, dict[str, str]] | None:
-    outcome = told["outcome"]
-    if outcome is None:
-        return None
-    if outcome not in ("applied", "rejected", "failed_rolled_back", "failed_partial"):
-        raise ValueError(outcome)
-    return outcome, _read_report(told["report"]), dict(told["after"])
-
-
-def _read_page(told: Mapping[str, Any]) -> DiffPage:
-    return DiffPage(str(told["text"]), int(told["cursor"]), int(told["total"]))
-
-
-_READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
-    "open": dict,
-    "plan": _read_plan,
-    "plan_undo": _read_plan,
-    "diff": _read_page,
-    "stage": dict,
-    "install": _read_report,
-    "restore": _read_report,
-    "finish": _read_report,
-    "settle": _read_settled,
-}
-
-
 def _refuse(verb: str, lost: Lost) -> NoReturn:
     if verb in _WRITES_NOTHING or verb == "stage" or not lost.sent:
         code = "TIMEOUT" if lost.timed_out else "FILE_OPERATION_FAILED"
@@ -492,12 +441,3 @@ def _refuse(verb: str, lost: Lost) -> NoReturn:
             retryable=True,
         ) from lost
     raise Refusal("OUTCOME_UNKNOWN", f"The patch helper {lost.reason} during {verb}.") from lost
-
-
-def _umask() -> int:
-    """Return the daemon's umask without changing it, which would not be safe beside other threads."""
-    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
-        for line in status:
-            if line.startswith("Umask:"):
-                return int(line.split()[1], 8)
-    return 0o077

@@ -12,6 +12,7 @@ import trio
 from codespace import limits
 from codespace.contract import SpawnRequest, Workspace
 from codespace.errors import Refusal
+from codespace.platform import own_umask
 from codespace.runner import environment, program, quota
 from codespace.runner.boxed import Boxed
 from codespace.runner.homes import Homes
@@ -57,7 +58,7 @@ class Starter:
         self._mechanisms = mechanisms
         self._keeper = keeper
         self._wall_clock = wall_clock
-        self._umask = _own_umask() if umask is None else umask
+        self._umask = own_umask() if umask is None else umask
         self._sandbox = sandbox
         """None: every command runs without one."""
         self._proxy = proxy
@@ -235,12 +236,3 @@ def _prepare(
 
 def _unprepared(problem: str, error: OSError) -> Refusal:
     return Refusal("PROCESS_SPAWN_FAILED", f"{problem} ({error.strerror}). Nothing was started.")
-
-
-def _own_umask() -> int:
-    # os.umask() can only be read by setting it, which would be seen by other threads.
-    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
-        for line in status:
-            if line.startswith("Umask:"):
-                return int(line.split()[1], 8)
-    return 0o022
