@@ -195,6 +195,9 @@ STDIN_BYTES: Final = 8 * 1_048_576
 # Most bytes for stdin in one call; they wait in memory until the process reads them.
 STDIN_SECONDS: Final = 10.0
 # How long one write_stdin waits for a process that does not read; it then says how much was taken.
+STDIO_PIPE_BYTES: Final = 1_048_576
+# Size asked for each pipe of the stdio wire, the most that any account may have: a page of 1 MB goes over in two turns
+# of both sides and not in thirty.
 PIPE_BYTES: Final = 262_144
 # Size asked for each output pipe: fewer turns of the loop under a flood. The kernel's default where refused.
 PIPE_READ_BYTES: Final = 65_536

@@ -7,10 +7,13 @@ ends up there too.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from dataclasses import dataclass
 from typing import Final
+
+from codespace import limits
 
 _FIRST_FREE: Final = 3
 # A copy must not land on a standard descriptor that happens to be closed.
@@ -31,6 +34,9 @@ def claim() -> Claimed:
     """
     _open_standard_error()
     claimed = Claimed(_private(0, os.O_RDONLY), _private(1, os.O_WRONLY))
+    for fd in (claimed.input_fd, claimed.output_fd):
+        with contextlib.suppress(OSError):  # not a pipe, or over the account's share of pipe memory: slower, no more
+            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, limits.STDIO_PIPE_BYTES)
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.dup2(null, 0)
