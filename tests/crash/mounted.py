@@ -1,4 +1,7 @@
-"""A program of the tests for a mount namespace of its own: `mounted.py SCENE FOLDER` tells what happened as JSON."""
+"""A program of the tests for a mount namespace of its own: `-m tests.crash.mounted SCENE FOLDER`.
+
+It tells what happened as JSON.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,23 @@ import trio
 from codespace.contract import Workspace
 from codespace.errors import Refusal
 from codespace.runner.patcher import Patcher
+from codespace.testing import Bench, open_bench
+
+from . import filesystems
+from .scenes import SCENES as PATCHES
+from .scenes import Scene, is_whole, look
+from .stage import PROGRAM, Stage
 
 UPDATE = "*** Begin Patch\n*** Update File: a\n@@\n-one\n+two\n*** End Patch"
 BOTH = UPDATE.replace("*** End Patch", "*** Update File: b\n@@\n-one\n+two\n*** End Patch")
 LARGE = "*** Begin Patch\n*** Add File: large\n" + "+" + "x" * 3_000_000 + "\n*** End Patch"
 SMALL = "*** Begin Patch\n*** Add File: d/small\n+x\n*** End Patch"
+LARGE_FILES = "".join(f"*** Add File: large/{number}\n+{'x' * 400_000}\n" for number in range(4))
+LARGER = f"*** Begin Patch\n{LARGE_FILES}*** End Patch"
 OPERATION = "op-cccccccccccccccccccccccc"
+
+
+DEATH_STEP = 61  # of the kill points of a helper on a filesystem of its own; all of them with EVERY_KILL_POINT=1
 
 
 class Place:
@@ -85,10 +99,16 @@ async def full_state(place: Place) -> dict[str, Any]:
 def fill(folder: Path) -> None:
     """Fill the filesystem of a folder to the last block."""
     (folder / "journal").mkdir()
-    with (folder / "filler").open("wb", buffering=0) as file:
+    use_up(folder / "filler")
+
+
+def use_up(filler: Path) -> None:
+    """Write to a file, and through to the disk, until no more is taken."""
+    with filler.open("wb", buffering=0) as file:
         try:
             while True:
                 file.write(b"x" * 4096)
+                os.fsync(file.fileno())
         except OSError:
             return
 
@@ -144,6 +164,87 @@ async def overlay(place: Place) -> dict[str, Any]:
     return await place.apply(UPDATE)
 
 
+async def ntfs(place: Place) -> dict[str, Any]:
+    with filesystems.ntfs(place.folder, place.root):
+        return await every_patch(place)
+
+
+async def sshfs(place: Place) -> dict[str, Any]:
+    with filesystems.sshfs(place.folder, place.root):
+        return await every_patch(place)
+
+
+async def sshfs_without_links(place: Place) -> dict[str, Any]:
+    with filesystems.sshfs(place.folder, place.root, "disable_hardlink"):
+        return await every_patch(place)
+
+
+async def every_patch(place: Place) -> dict[str, Any]:
+    """Apply and undo each patch through a whole daemon, then with helpers that die."""
+    here = {"root": place.root}
+    async with open_bench(workspace=here, sandbox=False) as bench:
+        found: dict[str, Any] = {scene.name: await there_and_back(bench, scene) for scene in PATCHES}
+        info = await bench.call("workspace_info")
+    Patcher.__init__.__kwdefaults__["argv"] = (sys.executable, "-I", str(PROGRAM), str(place.folder / "tickets"))
+    async with open_bench(workspace=here, sandbox=False, environ={"CODESPACE_RUNNER": "in-process"}) as bench:
+        stage = Stage(bench, place.folder / "tickets")
+        deaths = {scene.name: await dying(stage, scene) for scene in PATCHES[:4]}
+    return {"patches": found, "caveats": info["execution"]["caveats"], "deaths": deaths}
+
+
+async def there_and_back(bench: Bench, scene: Scene) -> list[Any]:
+    """Apply a patch and undo it; return both statuses, and whether the tree was whole after each."""
+    scene.build(bench.root)
+    before = look(bench.root)
+    applied = await bench.call("apply_patch", patch=scene.patch)
+    whole = is_whole(scene, bench.root, "applied")
+    undone = await bench.call("operation_undo", operation_id=applied["operation_id"])
+    return [applied["status"], whole, undone["status"], look(bench.root) == before]
+
+
+async def dying(stage: Stage, scene: Scene) -> dict[str, list[str]]:
+    """Have the helper die here and there in a patch; return how it ended each time, and what was left of it."""
+    await stage.play(scene, 0)
+    counted = stage.counted()
+    ends: dict[str, list[str]] = {}
+    step = 1 if os.environ.get("EVERY_KILL_POINT") else DEATH_STEP
+    for number in range(counted["plan"] + 1, max(counted.values()) + 1, step):
+        status, recorded = await stage.play(scene, number)
+        ends[f"{number}: {status}"] = await stage.left(scene, recorded)
+    return ends
+
+
+async def quota(place: Place) -> dict[str, Any]:
+    filesystems.btrfs(place.folder, place.root)
+    (place.root / "a").write_text("one\n")
+    found = await place.apply(LARGER) | place.told()
+    os.sync()  # what was removed counts until then
+    return {"refused": found, "later": (await place.apply(UPDATE))["status"]}
+
+
+async def quota_behind_staging(place: Place) -> dict[str, Any]:
+    """Have somebody else use up the quota between the staged files and the renames, which need some of it too."""
+    filesystems.btrfs(place.folder, place.root)
+    for name in ("a", "b"):
+        (place.root / name).write_text("one\n")
+    async with Patcher(str(place.state)) as patcher:
+        await patcher.plan(place.workspace, OPERATION, BOTH, {})
+        await patcher.stage(place.workspace, OPERATION)
+        filler = place.root / "filler"
+        use_up(filler)
+        installed = await patcher.install(place.workspace, OPERATION)
+        restored = await patcher.restore(place.workspace, OPERATION)
+        filler.unlink()
+        finished = await patcher.finish(place.workspace, OPERATION)
+    return {"refusal": installed.refusal, "restored": restored.clean, "finished": finished.clean}
+
+
+async def quota_of_the_state(place: Place) -> dict[str, Any]:
+    filesystems.btrfs(place.folder, place.state)
+    (place.root / "a").write_text("one\n")
+    return {"refused": await place.apply(LARGER)}
+
+
 SCENES: dict[str, Callable[[Place], Awaitable[dict[str, Any]]]] = {
     "nothing": nothing,
     "full": full,
@@ -152,6 +253,12 @@ SCENES: dict[str, Callable[[Place], Awaitable[dict[str, Any]]]] = {
     "read-only": read_only,
     "turns read-only": turns_read_only,
     "overlay": overlay,
+    "ntfs": ntfs,
+    "sshfs": sshfs,
+    "sshfs without links": sshfs_without_links,
+    "quota": quota,
+    "quota behind staging": quota_behind_staging,
+    "quota of the state": quota_of_the_state,
 }
 
 
@@ -159,8 +266,11 @@ def main() -> None:
     folder = Path(sys.argv[2], f"mounted-{os.getpid()}")
     folder.mkdir()
     place = Place(folder)
-    found = trio.run(SCENES[sys.argv[1]], place)
-    print(json.dumps(found | place.told()))
+    try:
+        found = trio.run(SCENES[sys.argv[1]], place) | place.told()
+    except filesystems.Unmountable as reason:
+        found = {"unmountable": str(reason)}
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

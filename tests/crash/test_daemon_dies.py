@@ -62,7 +62,7 @@ def daemons(tmp_path: Path) -> Iterator[Daemons]:
 
 
 def points(total: int, what: str) -> list[int]:
-    """Return the kill points to try; threads make a life longer or shorter, so that all of them go on behind `total`."""
+    """Return the kill points to try; threads make a life longer or shorter, so all of them go on behind `total`."""
     if os.environ.get("EVERY_KILL_POINT"):
         return list(range(1, total + total // 2))
     return sorted(random.Random(f"{SEED} {what}").sample(range(1, total + 1), min(SAMPLE, total)))

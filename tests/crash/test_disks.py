@@ -1,4 +1,4 @@
-"""Disks that stand in the way, for real: full, read-only, out of inodes; in mounts that the test makes for itself.
+"""Disks that stand in the way, for real: full, over a quota, read-only, out of inodes, without the flags of rename.
 
 Each test runs its part in a child with a mount namespace of its own, so that nothing is left mounted. Where
 mounting is impossible (no user namespaces, no root) it is skipped with the reason.
@@ -17,12 +17,13 @@ from typing import Any
 
 import pytest
 
-PROGRAM = Path(__file__).with_name("mounted.py")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts an image, or what a program serves")
+CHECKOUT = Path(__file__).parents[2]
 
 
 def argv(*words: str) -> list[str]:
     namespaces = ["--mount"] if os.geteuid() == 0 else ["--mount", "--map-root-user"]
-    return ["unshare", *namespaces, sys.executable, "-I", str(PROGRAM), *words]
+    return ["unshare", *namespaces, sys.executable, "-m", "tests.crash.mounted", *words]
 
 
 @cache
@@ -30,7 +31,9 @@ def why_not() -> str | None:
     """Return why nothing can be mounted here; None where it can."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            tried = subprocess.run(argv("nothing", folder), capture_output=True, text=True, check=False, timeout=60)
+            tried = subprocess.run(
+                argv("nothing", folder), capture_output=True, text=True, check=False, timeout=60, cwd=CHECKOUT
+            )
         except OSError as error:
             return str(error)
     return None if tried.returncode == 0 else tried.stderr.strip()[-200:]
@@ -39,9 +42,14 @@ def why_not() -> str | None:
 def told(scene: str, folder: Path) -> dict[str, Any]:
     if (reason := why_not()) is not None:
         pytest.skip(f"nothing can be mounted here: {reason}")
-    done = subprocess.run(argv(scene, str(folder)), capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run(
+        argv(scene, str(folder)), capture_output=True, text=True, check=False, timeout=100, cwd=CHECKOUT
+    )
     assert done.returncode == 0, done.stderr[-3000:]
-    return dict(json.loads(done.stdout))
+    found = dict(json.loads(done.stdout.splitlines()[-1]))  # behind what a daemon has logged
+    if "unmountable" in found:
+        pytest.skip(f"no such filesystem can be mounted here: {found['unmountable']}")
+    return found
 
 
 def test_a_disk_that_is_full_refuses_a_patch_before_anything_is_written(tmp_path: Path) -> None:
@@ -80,6 +88,51 @@ def test_a_disk_that_turns_read_only_behind_the_renames_leaves_it_unknown_until_
     assert found["while read-only"] == "FILE_OPERATION_FAILED"
     assert found["afterwards"] == "failed_rolled_back"
     assert found["tree"] == {"a": "one\n", "b": "one\n"}
+
+
+@needs_root
+def test_a_quota_that_is_hit_in_the_middle_of_a_patch_refuses_it_and_leaves_nothing(tmp_path: Path) -> None:
+    found = told("quota", tmp_path)
+    assert found["refused"]["status"] == "rejected"
+    file, _, reason = found["refused"]["message"].partition(": ")
+    assert reason == "Disk quota exceeded (EDQUOT). Nothing was written."
+    assert file in ("large/1", "large/2"), "some files were staged before"
+    assert (found["refused"]["tree"], found["refused"]["journals"]) == ({"a": "one\n"}, [])
+    assert (found["later"], found["tree"]) == ("applied", {"a": "two\n"})
+
+
+@needs_root
+def test_a_quota_that_others_use_up_before_the_renames_leaves_every_file_as_it_was(tmp_path: Path) -> None:
+    found = told("quota behind staging", tmp_path)
+    assert found["refusal"]["details"]["errno"] == "EDQUOT"
+    assert found["restored"]
+    assert found["finished"]
+    assert found["tree"] == {"a": "one\n", "b": "one\n"}
+    assert found["journals"] == []
+
+
+@needs_root
+def test_a_quota_of_the_state_directory_refuses_a_patch_before_anything_is_written(tmp_path: Path) -> None:
+    found = told("quota of the state", tmp_path)
+    assert found["refused"]["status"] == "rejected"
+    assert "Disk quota exceeded" in found["refused"]["message"]
+    assert found["tree"] == {"a": "one\n"}
+    assert found["journals"] == []
+
+
+@needs_root
+@pytest.mark.parametrize("filesystem", ["ntfs", "sshfs", "sshfs without links"])
+def test_a_filesystem_without_the_flags_of_rename_is_named_and_every_patch_of_it_is_whole(
+    filesystem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = told(filesystem, tmp_path)
+    assert list(found["patches"].values()) == [["applied", True, "applied", True]] * 5
+    assert [caveat for caveat in found["caveats"] if "RENAME_EXCHANGE" in caveat]
+    deaths = [death for scene in found["deaths"].values() for death in scene.items()]
+    assert [death for death in deaths if death[1]] == []
+    assert {how.partition(": ")[2] for how, _ in deaths} == {"applied", "rejected", "failed_rolled_back"}
+    with capsys.disabled():
+        print(f"\n{filesystem}: {len(deaths)} kill points of the helper tried")
 
 
 def test_a_patch_works_on_a_root_that_is_a_mount_and_over_an_overlay(tmp_path: Path) -> None:
