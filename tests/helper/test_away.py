@@ -1,0 +1,185 @@
+"""Directories that are not in their place for a moment, or for good, while a patch is taken back or settled."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from codespace import limits
+from codespace.beneath import kernel
+from codespace.contract import Workspace
+from codespace.errors import Refusal
+from codespace.runner.patcher import Patcher
+from helper.patch.manifest import staged_name
+
+from .test_settling import AFTER, BEFORE, OPERATION, PATCH, REPLACED, House
+
+UPDATE = "*** Begin Patch\n*** Update File: d/b\n@@\n-one\n+two\n*** End Patch"
+DELETE = "*** Begin Patch\n*** Delete File: d/b\n*** End Patch"
+ADD = "*** Begin Patch\n*** Add File: d/new\n+new\n*** End Patch"
+LOOKS = 3  # at which the directory is back
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    before = os.umask(0o22)
+    made = House(tmp_path)
+    (made.root / "d").mkdir()
+    (made.root / "d/b").write_text("one\n")
+    yield made
+    os.umask(before)
+
+
+class Away:
+    """A directory that something else stands in for, until whoever waits for it has waited LOOKS times."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, house: House, directory: Path) -> None:
+        self.waits = 0
+        self._directory = directory
+        self._elsewhere = house.root.parent / "away"
+        self._monkeypatch = monkeypatch
+
+    def go(self) -> None:
+        """Leave, with a link to somewhere else in its place."""
+        self._directory.rename(self._elsewhere)
+        self._directory.symlink_to("/nowhere")
+        self._monkeypatch.setattr(time, "sleep", self._sleep)
+
+    def _sleep(self, seconds: float) -> None:
+        self.waits += 1
+        if self.waits == LOOKS:
+            self.come_back()
+
+    def come_back(self) -> None:
+        self._directory.unlink()
+        self._elsewhere.rename(self._directory)
+
+
+def installed(house: House, patch: str) -> None:
+    """Install a patch with a helper that dies then."""
+    with house.helper() as session:
+        session.call({"verb": "plan", "operation": OPERATION, "patch": patch, "expected_versions": {}})
+        session.call({"verb": "stage", "operation": OPERATION})
+        assert session.call({"verb": "install", "operation": OPERATION})["clean"]
+
+
+@pytest.mark.parametrize("patch", [UPDATE, DELETE, ADD], ids=["update", "delete", "add"])
+def test_a_directory_that_is_back_in_a_moment_is_waited_for_and_its_files_put_back(
+    house: House, monkeypatch: pytest.MonkeyPatch, patch: str
+) -> None:
+    installed(house, patch)
+    away = Away(monkeypatch, house, house.root / "d")
+    away.go()
+    restored = house.ask("restore")
+    assert away.waits == LOOKS
+    assert restored["clean"]
+    assert house.ask("finish")["clean"]
+    assert house.files() == {**BEFORE, "d/b": "one\n"}
+    assert not (house.journal / OPERATION).exists()
+
+
+def test_a_directory_that_stays_away_is_told_as_partial_within_the_bound(house: House) -> None:
+    installed(house, UPDATE)
+    (house.root / "d").rename(house.root.parent / "elsewhere")
+    (house.root / "d").symlink_to(house.root.parent / "elsewhere")
+    begun = time.monotonic()
+    assert house.ask("restore")["kept"] == ["d/b"]
+    assert limits.RESTORE_WAIT_SECONDS <= time.monotonic() - begun < limits.RESTORE_SECONDS
+
+
+@pytest.mark.parametrize("verb", ["restore", "settle", "finish"])
+def test_a_root_that_is_back_in_a_moment_is_waited_for(
+    house: House, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    installed(house, UPDATE)
+    away = Away(monkeypatch, house, house.root)
+    with house.helper() as session:
+        away.go()
+        session.call({"verb": verb, "operation": OPERATION})
+    assert away.waits == LOOKS
+
+
+def test_a_plan_waits_for_no_root(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    away = Away(monkeypatch, house, house.root)
+    with house.helper() as session:
+        away.go()
+        with pytest.raises(Refusal, match="was moved, removed or replaced"):
+            session.call({"verb": "plan", "operation": OPERATION, "patch": PATCH, "expected_versions": {}})
+    assert away.waits == 0
+    away.come_back()
+
+
+async def test_a_verification_waits_for_a_root_that_is_back_in_a_moment(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = Workspace("w", str(house.root), "workspace-write")
+    async with Patcher(str(house.journal.parent)) as patcher:
+        await patcher.plan(workspace, OPERATION, UPDATE, {})
+        await patcher.stage(workspace, OPERATION)
+        assert (await patcher.install(workspace, OPERATION)).clean
+        away = Away(monkeypatch, house, house.root)
+        away.go()
+        assert (await patcher.verify(workspace, OPERATION)).clean
+        assert away.waits == LOOKS
+        await patcher.finish(workspace, OPERATION)
+
+
+def test_what_came_in_place_of_a_probes_file_stops_the_patch_and_is_rescued(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = house.root / staged_name(OPERATION, "p1")
+    rename = kernel.renameat2
+
+    def replace_probe(*names: Any) -> None:
+        rename(*names)
+        if probe.exists():
+            probe.unlink()
+            probe.write_text("theirs\n")
+
+    with house.helper() as session:
+        session.call({"verb": "plan", "operation": OPERATION, "patch": PATCH, "expected_versions": {}})
+        monkeypatch.setattr(kernel, "renameat2", replace_probe)  # another program, right behind the system call
+        with pytest.raises(Refusal, match="replaced by another program"):
+            session.call({"verb": "stage", "operation": OPERATION})
+    (rescued,) = (house.journal / OPERATION / "rescued").iterdir()
+    assert rescued.read_text() == "theirs\n"
+    assert house.files() == {**BEFORE, "d/b": "one\n"}
+
+
+def test_what_a_helper_that_was_cut_off_had_thrown_away_is_not_looked_for(house: House) -> None:
+    manifest = house.cut_off(REPLACED - 1)
+    cut_off_in_sweeping(house, lambda: house.ask("settle"))
+    assert not any((house.root / slot.beside).exists() for slot in manifest.slots)
+    assert house.ask("settle")["outcome"] == "failed_rolled_back"
+    assert house.ask("finish")["clean"]
+    assert not (house.journal / OPERATION).exists()
+    assert house.files() == {**BEFORE, "d/b": "one\n"}
+
+
+def cut_off_in_sweeping(house: House, ask: Callable[[], object]) -> None:
+    """Leave the journal as a helper leaves it that has put everything back and dies before it notes the outcome."""
+    ask()
+    (house.journal / OPERATION / "outcome").unlink()
+
+
+def test_a_file_of_the_same_bytes_that_somebody_made_is_not_taken_for_the_staged_one(house: House) -> None:
+    house.staged()
+    house.mark("installing")
+    (house.root / "to").write_text(AFTER["to"])
+    assert house.ask("settle")["outcome"] == "failed_rolled_back"
+    assert house.ask("finish")["clean"]
+    assert house.files() == {**BEFORE, "d/b": "one\n", "to": AFTER["to"]}
+    assert not (house.journal / OPERATION).exists()
+
+
+def test_a_name_that_tried_whether_links_have_numbers_is_swept(house: House) -> None:
+    manifest = house.cut_off(REPLACED - 1)
+    slot = next(slot for slot in manifest.slots if slot.action == "create")
+    (house.root / slot.beside.replace(".staged", ".link")).write_text(AFTER[slot.path])
+    assert house.ask("settle")["outcome"] == "failed_rolled_back"
+    assert house.files() == {**BEFORE, "d/b": "one\n"}
