@@ -82,6 +82,11 @@ def perl(cage: Cage, script: str, *arguments: str) -> Result:
     return locked(cage, "/usr/bin/perl", "-e", script, *arguments)
 
 
+def account(cage: Cage) -> dict[str, Any]:
+    """Return what makes a child of this process one of the cage's account."""
+    return {} if cage.uid == os.geteuid() else {"user": cage.uid, "group": cage.uid, "extra_groups": []}
+
+
 # --- what it withstands ---
 
 
@@ -178,8 +183,7 @@ def test_no_tcp_connection_is_opened_nor_taken(held: Cage) -> None:
 def test_no_signal_and_no_abstract_socket_reaches_a_process_outside(held: Cage) -> None:
     if VERSION < 6:
         pytest.skip(f"this kernel's Landlock is version {VERSION}; signals are its affair from 6 on (Linux 6.12)")
-    account: dict[str, Any] = {"user": held.uid, "group": held.uid, "extra_groups": []} if held.uid else {}
-    with subprocess.Popen(["sleep", "987670"], **account) as victim, socket.socket(socket.AF_UNIX) as abstract:
+    with subprocess.Popen(["sleep", "987670"], **account(held)) as victim, socket.socket(socket.AF_UNIX) as abstract:
         try:
             abstract.bind(f"\0codespace-{os.getpid()}-{held.uid}")
             abstract.listen()
@@ -190,7 +194,7 @@ def test_no_signal_and_no_abstract_socket_reaches_a_process_outside(held: Cage) 
             name = f"codespace-{os.getpid()}-{held.uid}"
             assert perl(held, talk, name).out == "no"
             assert held.plainly(["perl", "-e", talk, name]).out == "reached"
-            assert sh(held, f"kill -TERM {victim.pid}; kill -KILL -1").out == ""
+            assert sh(held, f"kill -TERM {victim.pid}").out == ""
             assert victim.poll() is None
             assert held.plainly(["kill", "-TERM", str(victim.pid)]).code == 0
             assert victim.wait(SECONDS) == -signal.SIGTERM
@@ -231,8 +235,7 @@ def test_what_gets_through_is_what_the_report_names(held: Cage) -> None:
         assert perl(held, talk, str(place)).out == "reached"
     assert "sockets with a path" in sentence
 
-    account: dict[str, Any] = {"user": held.uid, "group": held.uid, "extra_groups": []} if held.uid else {}
-    with subprocess.Popen(["sleep", "987671"], env={"TOKEN": "canary"}, **account) as neighbour:
+    with subprocess.Popen(["sleep", "987671"], env={"TOKEN": "canary"}, **account(held)) as neighbour:
         try:
             _wait_environ(neighbour.pid)
             look = f"tr '\\0' '\\n' </proc/{neighbour.pid}/environ"
@@ -339,7 +342,8 @@ async def test_a_run_says_landlock_where_it_is_allowed_and_none_where_it_is_not(
     sandbox, text = await run(supervisor, degraded_, script, "proc-2")
     assert sandbox == "landlock"
     assert "canary" not in text
-    assert "in\nh\ngit version" in text
+    assert [line for line in text.splitlines() if "denied" not in line][:2] == ["in", "h"]
+    assert "git version" in text
     assert not (tmp_path / "new").exists()
 
 
