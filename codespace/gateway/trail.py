@@ -82,10 +82,14 @@ class Trail:
 
 
 def decisions(events: Iterable[Event]) -> list[dict[str, Any]]:
-    """Return each different decision that the events of a run tell of once, with its latest count, oldest first."""
+    """Return each different decision that the events of a run tell of once, with its largest count, oldest first.
+
+    Not the latest: where a runner was lost, the record of the end knows less than the rows before it.
+    """
     found = dict[tuple[Any, ...], dict[str, Any]]()
     for event in events:
         for each in event.details.get("network_decisions", ()):
             key = tuple(each.get(name) for name in _KIND)
-            found[key] = dict(each)
+            if key not in found or each["times"] >= found[key]["times"]:
+                found[key] = dict(each)
     return list(found.values())

@@ -6,6 +6,8 @@ And a flood of requests is no flood of rows.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sqlite3
 import subprocess
 from pathlib import Path
@@ -176,6 +178,26 @@ def test_a_million_requests_are_told_seven_times() -> None:
             assert [row["times"] for row in news.decisions] == [number]
     assert told_at == [10**power for power in range(7)]
     assert kept.news(cursor) is None
+
+
+async def test_a_worker_that_is_lost_takes_no_decision_and_no_count_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CODESPACE_RUNNER", "uds")
+    async with networked() as (bench, _):
+        # Half of it before its only output, with which the worker tells its last of the process.
+        script_ = f'$| = 1; {FLOOD} print "half\\n"; {FLOOD} sleep 600'
+        command = {"command": ["perl", "-e", script_, "50", "evil.example"], "operation_key": "once"}
+        await bench.call("exec_command", **command, wait_seconds=0)
+        database = str(bench.daemon.settings.database)
+        await until(lambda: [row for row in told(database) if row["network_decisions"][0]["times"] == 100])
+        (worker,) = [
+            pid for pid in processes.descendants(os.getpid()) if "helper.worker" in processes.command_line(pid)
+        ]
+        os.kill(worker, signal.SIGKILL)
+        ended = await bench.call("exec_command", **command, wait_seconds=30)
+        assert ended["termination"] == "lost"
+        await bench.restart()
+        replay = await bench.call("exec_command", **command)
+        assert [(each["host"], each["times"]) for each in replay["network"]["decisions"]] == [("evil.example", 100)]
 
 
 async def test_a_database_that_is_away_for_a_while_is_told_the_decision_later(
