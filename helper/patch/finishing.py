@@ -11,9 +11,9 @@ from helper.patch.journal import Journal
 from helper.patch.manifest import Manifest
 from helper.patch.patience import Patience
 from helper.patch.renames import mend
-from helper.patch.sight import discard, is_lost
+from helper.patch.sight import discard
 from helper.patch.staging import sweep
-from helper.patch.strays import astray, missed, sweep_strays
+from helper.patch.strays import astray, is_gone, missed, sweep_strays
 
 
 def finish(root: Root, manifest: Manifest, journal: Journal, patience: Patience) -> tuple[list[str], tuple[str, ...]]:
@@ -26,10 +26,10 @@ def finish(root: Root, manifest: Manifest, journal: Journal, patience: Patience)
     """
     if journal.marked("restoring") or not journal.marked("installing"):
         mend(root, manifest, journal, patience)
-        moved = astray(root, manifest, journal)
+        moved = astray(root, manifest, journal, patience)
         lost: set[int] = set()
         if journal.marked("staged") and not journal.marked("restoring"):
-            lost = {slot.number for slot in manifest.slots if slot.action != "remove" and is_lost(root, slot.beside)}
+            lost = {slot.number for slot in manifest.slots if slot.action != "remove" and is_gone(root, slot, patience)}
             moved |= missed(journal, lost)
         moved |= sweep(root, manifest, journal, patience)
         clean = not (moved or lost) or sweep_strays(root, manifest, journal, moved)
@@ -47,11 +47,11 @@ def _throw_away(root: Root, manifest: Manifest, journal: Journal, patience: Pati
     journal.mark("finishing")
     journal.sync_before()  # from here on the journal alone has the bytes before
     left = []
-    moved = astray(root, manifest, journal)
+    moved = astray(root, manifest, journal, patience)
     for slot in manifest.slots:
         if slot.action == "create":
             continue
-        if not repeated and is_lost(root, slot.beside):
+        if not repeated and is_gone(root, slot, patience):
             moved.add(slot.number)
         if not patience.insist(partial(discard, root, slot, (slot.before,), journal)):
             left.append(slot.path)

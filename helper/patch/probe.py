@@ -24,7 +24,7 @@ def probe_renames(root: Root, manifest: Manifest, known: dict[int, bool]) -> Non
 
     Raises: Refusal FILE_OPERATION_FAILED where not even a file can be made; nothing is left.
     """
-    for directory in _directories(manifest):
+    for directory in sorted(_directories(manifest)):
         status = root.look(directory or ".")
         if status is not None and status.st_dev not in known:
             known[status.st_dev] = _try(root, manifest, directory)

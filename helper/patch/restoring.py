@@ -42,10 +42,11 @@ def restore(root: Root, manifest: Manifest, journal: Journal, patience: Patience
     mend(root, manifest, journal, patience)
     installed = _installed(root, manifest, journal, patience)
     kept: list[str] = []
-    moved = astray(root, manifest, journal)
+    moved = astray(root, manifest, journal, patience)
     lost: set[int] = set()
     if journal.marked("staged"):
-        lost = {slot.number for slot in manifest.slots if _is_moved(root, slot, installed)}
+        moving = {slot.number: partial(_is_moved, root, slot, installed) for slot in manifest.slots}
+        lost = {number for number, is_moved in moving.items() if patience.insist(is_moved, otherwise=True)}
         moved |= missed(journal, lost)
     for slot in reversed(manifest.slots):
         if slot.number in installed:

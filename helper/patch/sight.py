@@ -126,10 +126,15 @@ def is_after(slot: Slot, sight: Sight) -> bool:
 
 
 def is_lost(root: Root, path: str) -> bool:
-    """Return whether nothing of ours can be at `path`: nothing is there, or the way to it leads elsewhere."""
+    """Return whether nothing of ours can be at `path`.
+
+    Raises: Refusal where a link or a mount lies on the way, so that nobody can say what is at `path`.
+    """
     try:
         status = root.look(path)
-    except Refusal:
+    except Refusal as refused:
+        if leads_elsewhere(refused):
+            raise
         return True
     return status is None or not stat.S_ISREG(status.st_mode)
 

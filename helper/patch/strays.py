@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Collection
+from functools import partial
 
 from codespace import limits
 from codespace.beneath import STAGED_PREFIX, Root
 from codespace.errors import Refusal
 from helper.patch.journal import Journal
-from helper.patch.manifest import PROBE, Manifest, staged_name
+from helper.patch.manifest import PROBE, Manifest, Slot, staged_name
+from helper.patch.patience import Patience
 from helper.patch.sight import is_lost, throw_away
 
 
@@ -49,14 +51,19 @@ def missed(journal: Journal, lost: set[int]) -> set[int]:
     return lost
 
 
-def astray(root: Root, manifest: Manifest, journal: Journal) -> set[int]:
+def astray(root: Root, manifest: Manifest, journal: Journal, patience: Patience) -> set[int]:
     """Return the slots whose file was looked for and not found yet, and is not back in its place either.
 
     To be asked before what lies in its place is thrown away. A probe's file is not among them: it may never
     have been there, so its directory decides each time.
     """
     noted = frozenset(journal.note("astray") or ())
-    return {slot.number for slot in manifest.slots if slot.number in noted and is_lost(root, slot.beside)}
+    return {slot.number for slot in manifest.slots if slot.number in noted and is_gone(root, slot, patience)}
+
+
+def is_gone(root: Root, slot: Slot, patience: Patience) -> bool:
+    """Return whether nothing of ours is beside the slot, or its directory stays away."""
+    return patience.insist(partial(is_lost, root, slot.beside), otherwise=True)
 
 
 def _sweep(root: Root, manifest: Manifest, journal: Journal, *, applied: bool) -> set[int] | None:

@@ -17,10 +17,20 @@ from codespace.errors import Refusal
 from codespace.runner.patcher import Patcher
 from helper.patch.manifest import staged_name
 
+from ..crash.counting import Kill
 from .test_settling import AFTER, BEFORE, OPERATION, PATCH, REPLACED, House
 
 UPDATE = "*** Begin Patch\n*** Update File: d/b\n@@\n-one\n+two\n*** End Patch"
 DELETE = "*** Begin Patch\n*** Delete File: d/b\n*** End Patch"
+ALL = """*** Begin Patch
+*** Update File: d/b
+@@
+-one
++two
+*** Add File: d/new
++new
+*** Delete File: d/gone
+*** End Patch"""
 ADD = "*** Begin Patch\n*** Add File: d/new\n+new\n*** End Patch"
 LOOKS = 3  # at which the directory is back
 
@@ -40,12 +50,14 @@ class Away:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, house: House, directory: Path) -> None:
         self.waits = 0
+        self.gone = False
         self._directory = directory
         self._elsewhere = house.root.parent / "away"
         self._monkeypatch = monkeypatch
 
     def go(self) -> None:
         """Leave, with a link to somewhere else in its place."""
+        self.gone = True
         self._directory.rename(self._elsewhere)
         self._directory.symlink_to("/nowhere")
         self._monkeypatch.setattr(time, "sleep", self._sleep)
@@ -56,8 +68,16 @@ class Away:
             self.come_back()
 
     def come_back(self) -> None:
+        self.gone = False
         self._directory.unlink()
         self._elsewhere.rename(self._directory)
+
+
+def staged(house: House, patch: str) -> None:
+    """Stage a patch with a helper that dies then."""
+    with house.helper() as session:
+        session.call({"verb": "plan", "operation": OPERATION, "patch": patch, "expected_versions": {}})
+        session.call({"verb": "stage", "operation": OPERATION})
 
 
 def installed(house: House, patch: str) -> None:
@@ -83,6 +103,36 @@ def test_a_directory_that_is_back_in_a_moment_is_waited_for_and_its_files_put_ba
     assert not (house.journal / OPERATION).exists()
 
 
+@pytest.mark.parametrize("verb", ["restore", "settle", "finish"])
+def test_whatever_moment_a_directory_leaves_in_for_a_moment_nothing_is_partial_and_nothing_left(
+    house: House, monkeypatch: pytest.MonkeyPatch, verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (house.root / "d/gone").write_text("bye\n")
+    before = house.files()
+    number, passed = 0, 1
+    while number < passed:
+        number += 1
+        installed(house, ALL) if verb == "restore" else staged(house, ALL)
+        away = Away(monkeypatch, house, house.root / "d")
+        leaving = Kill(number, away.go, (kernel.renameat2.__code__, kernel.openat2.__code__))
+        with house.helper() as session:
+            leaving.begin()
+            try:
+                answer = session.call({"verb": verb, "operation": OPERATION})
+            finally:
+                leaving.end()
+        passed = leaving.count
+        if away.gone:
+            away.come_back()
+        assert answer.get("outcome", "rejected") == "rejected", number
+        assert answer.get("report", answer)["clean"], number
+        assert house.ask("finish")["clean"], number
+        assert house.files() == before, number
+        assert not (house.journal / OPERATION).exists(), number
+    with capsys.disabled():
+        print(f"\na directory left at each of {number} points of {verb}")
+
+
 def test_a_directory_that_stays_away_is_told_as_partial_within_the_bound(house: House) -> None:
     installed(house, UPDATE)
     (house.root / "d").rename(house.root.parent / "elsewhere")
@@ -101,6 +151,16 @@ def test_a_root_that_is_back_in_a_moment_is_waited_for(
     with house.helper() as session:
         away.go()
         session.call({"verb": verb, "operation": OPERATION})
+    assert away.waits == LOOKS
+
+
+def test_a_helper_that_is_started_waits_for_a_root_that_is_back_in_a_moment(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = Away(monkeypatch, house, house.root)
+    away.go()
+    with house.helper() as session:
+        assert session.root.identity == (house.root.stat().st_dev, house.root.stat().st_ino)
     assert away.waits == LOOKS
 
 
@@ -152,7 +212,7 @@ def test_what_came_in_place_of_a_probes_file_stops_the_patch_and_is_rescued(
 
 
 def test_what_a_helper_that_was_cut_off_had_thrown_away_is_not_looked_for(house: House) -> None:
-    manifest = house.cut_off(REPLACED - 1)
+    manifest = house.cut_off(1)
     cut_off_in_sweeping(house, lambda: house.ask("settle"))
     assert not any((house.root / slot.beside).exists() for slot in manifest.slots)
     assert house.ask("settle")["outcome"] == "failed_rolled_back"
