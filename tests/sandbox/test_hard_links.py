@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from codespace import limits
 from codespace.contract import HardLinks, Workspace
+from codespace.runner.inprocess import open_runner
 from codespace.runner.protected import PROTECTED
 from codespace.sandbox import hardlinks
 from codespace.testing import Bench, open_bench
@@ -20,7 +23,7 @@ from codespace.testing.installed import HttpDaemon, over_http, script
 from codespace.testing.site import Site
 
 from .cage import Cage
-from .until import until
+from .until import PATIENCE_SECONDS, until
 
 
 def never_pause() -> None:
@@ -166,6 +169,25 @@ async def wait_counted(bench: Bench) -> None:
     """Return once the count is in: a link that is made afterwards is not in it."""
     gate: Any = bench.daemon.tools
     await until(lambda: gate._links._found)
+
+
+async def test_a_long_count_holds_up_neither_the_start_nor_a_call_nor_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("codespace.limits.HARD_LINK_BATCH", 1)
+    monkeypatch.setattr("codespace.limits.HARD_LINK_PAUSE_SECONDS", 0.1)
+    files = {f"{number}": "x\n" for number in range(600)}  # a minute
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with open_bench(files=files, runner=open_runner) as bench:  # in this process, where the pace was changed
+            gate: Any = bench.daemon.tools
+            assert (await bench.call("read", path="1"))["content"] == "x\n"
+            assert (await bench.call("exec_command", command=["true"], wait_seconds=20))["exit_code"] == 0
+            assert gate._links._found == {}
+            assert counting()
+    await until(lambda: not counting())
+
+
+def counting() -> list[str]:
+    """Return the threads of this process that count."""
+    return [thread.name for thread in threading.enumerate() if "hardlinks" in thread.name]
 
 
 async def test_the_daemon_warns_in_its_log_and_starts_and_answers_meanwhile(tmp_path: Path) -> None:
