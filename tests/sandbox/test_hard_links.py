@@ -174,6 +174,7 @@ async def wait_counted(bench: Bench) -> None:
 async def test_a_long_count_holds_up_neither_the_start_nor_a_call_nor_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("codespace.limits.HARD_LINK_BATCH", 1)
     monkeypatch.setattr("codespace.limits.HARD_LINK_PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr("codespace.limits.HARD_LINK_SECONDS", 600.0)
     files = {f"{number}": "x\n" for number in range(600)}  # a minute
     with trio.fail_after(PATIENCE_SECONDS):
         async with open_bench(files=files, runner=open_runner) as bench:  # in this process, where the pace was changed
@@ -187,7 +188,7 @@ async def test_a_long_count_holds_up_neither_the_start_nor_a_call_nor_the_stop(m
 
 def counting() -> list[str]:
     """Return the threads of this process that count."""
-    return [thread.name for thread in threading.enumerate() if "hardlinks" in thread.name]
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("count from ")]
 
 
 async def test_the_daemon_warns_in_its_log_and_starts_and_answers_meanwhile(tmp_path: Path) -> None:
