@@ -48,7 +48,7 @@ class Patience:
         Raises: what it raises to the end.
         """
         for _ in self._attempts():
-            with contextlib.suppress(Refusal):
+            with contextlib.suppress(Refusal, OSError):
                 return act()
         return act()
 

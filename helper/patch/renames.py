@@ -23,7 +23,7 @@ from codespace.errors import Refusal
 from helper.patch.journal import Journal
 from helper.patch.manifest import Manifest, Slot, spare_name
 from helper.patch.patience import Patience, leads_elsewhere
-from helper.patch.sight import is_after, see, throw_away
+from helper.patch.sight import is_after, reach, throw_away
 
 _UNKNOWN_FLAGS: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS, errno.EACCES})
@@ -154,19 +154,16 @@ def mend(root: Root, manifest: Manifest, journal: Journal, patience: Patience) -
     """Bring what was cut off between two steps to an end, or back to its beginning."""
     for slot in manifest.slots:
         if slot.action != "remove":
-            patience.insist(partial(_mend, root, slot, journal), _require_elsewhere)
+            try:
+                patience.persist(partial(_mend, root, slot, journal))
+            except Refusal as refused:
+                if not leads_elsewhere(refused):
+                    raise  # what a disk refuses is told, and nothing is decided
 
 
-def _mend(root: Root, slot: Slot, journal: Journal) -> bool:
+def _mend(root: Root, slot: Slot, journal: Journal) -> None:
     with contextlib.suppress(FileExistsError):
         _bring_to_an_end(root, slot, journal)
-    return True
-
-
-def _require_elsewhere(error: Exception) -> None:
-    """Try again only where the way leads elsewhere: what a disk refuses is told, and nothing is decided."""
-    if not (isinstance(error, Refusal) and leads_elsewhere(error)):
-        raise error
 
 
 def _bring_to_an_end(root: Root, slot: Slot, journal: Journal) -> None:
@@ -192,7 +189,7 @@ def _is_one_file(root: Root, slot: Slot, beside: os.stat_result, there: os.stat_
     """Return whether both names of the slot are one file, which was cut off between its link and its unlink."""
     if os.path.samestat(beside, there):
         return True
-    if not (is_after(slot, see(root, slot.beside)) and is_after(slot, see(root, slot.path))):
+    if not (is_after(slot, reach(root, slot.beside)) and is_after(slot, reach(root, slot.path))):
         return False
     return not _links_are_numbered(root, slot)  # else somebody made a file of the same bytes
 

@@ -55,45 +55,55 @@ def see(root: Root, path: str) -> Sight:
         held = root.hold(path)
     except Refusal as refused:
         return _unseen(refused)
-    return _seen(held)
+    try:
+        return _read(held)
+    except OSError:
+        return Sight(OTHER)
 
 
 def reach(root: Root, path: str) -> Sight:
     """As `see`, for who decides by it what to do.
 
-    Raises: Refusal where a link or a mount lies on the way, so that nobody can say what is at `path`.
+    Raises: Refusal where a link or a mount lies on the way, and OSError where the file may not be read, as Landlock
+        has it while its directory is outside the root: nobody can say then what is at `path`.
     """
     try:
-        return _seen(root.hold(path))
+        held = root.hold(path)
     except Refusal as refused:
         if leads_elsewhere(refused):
             raise
         return _unseen(refused)
+    return _read(held)
+
+
+def reach_at(directory: int, name: str) -> Sight:
+    """As `reach`, for one name in a directory that is held already."""
+    try:
+        held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    except FileNotFoundError:
+        return Sight(ABSENT)
+    return _read(held)
 
 
 def see_at(directory: int, name: str) -> Sight:
     """As `see`, for one name in a directory that is held already."""
     try:
-        held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-    except FileNotFoundError:
-        return Sight(ABSENT)
+        return reach_at(directory, name)
     except OSError:
         return Sight(OTHER)
-    return _seen(held)
 
 
 def _unseen(refused: Refusal) -> Sight:
     return Sight(ABSENT if refused.code in ("FILE_NOT_FOUND", "PATH_NOT_DIRECTORY") else OTHER)
 
 
-def _seen(held: int) -> Sight:
+def _read(held: int) -> Sight:
+    """Look at what is held, and give it up."""
     try:
         status = os.fstat(held)
         if not stat.S_ISREG(status.st_mode) or status.st_size > limits.FILE_BYTES:
             return Sight(OTHER)
         version = _version(held)
-    except OSError:
-        return Sight(OTHER)
     finally:
         os.close(held)
     return Sight(version, stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid))
@@ -161,17 +171,21 @@ def throw_away(root: Root, number: int, path: str, versions: tuple[str, ...], jo
 def _throw_away(
     root: Root, number: int, path: str, versions: tuple[str, ...], journal: Journal, directory: int, name: str
 ) -> bool:
-    sight = see_at(directory, name)
-    if sight.absent:
-        return True
-    if sight.version == OTHER:
-        return False
-    if sight.version not in (*versions, _EMPTY):
+    saved = {*versions, _EMPTY}
+    for _ in range(limits.RESTORE_TRIES):
+        sight = reach_at(directory, name)
+        if sight.absent:
+            return True
+        if sight.version == OTHER:
+            return False
+        if sight.version in saved:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=directory)
+            return True
         data, _ = root.read(path, limits.FILE_BYTES)
         journal.rescue(number, data)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=directory)
-    return True
+        saved.add(f"sha256:{hashlib.sha256(data).hexdigest()}")  # and look again: to save it took a while
+    return False
 
 
 def sync_parents(root: Root, manifest: Manifest) -> None:
