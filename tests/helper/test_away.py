@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -242,4 +243,46 @@ def test_a_name_that_tried_whether_links_have_numbers_is_swept(house: House) -> 
     slot = next(slot for slot in manifest.slots if slot.action == "create")
     (house.root / slot.beside.replace(".staged", ".link")).write_text(AFTER[slot.path])
     assert house.ask("settle")["outcome"] == "failed_rolled_back"
+    assert house.files() == {**BEFORE, "d/b": "one\n"}
+
+
+@pytest.mark.parametrize("verb", ["restore", "finish"])
+def test_a_file_that_may_not_be_read_for_a_moment_is_waited_for(
+    house: House, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    installed(house, ADD) if verb == "restore" else staged(house, ADD)
+    refusals = 0
+    open_file = os.open
+
+    def refuse(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        nonlocal refusals
+        if path.startswith("/proc/self/fd/") and refusals < limits.RESTORE_TRIES:
+            refusals += 1
+            raise PermissionError(errno.EACCES, "Permission denied")  # as Landlock does while it is outside the root
+        return open_file(path, flags, mode, dir_fd=dir_fd)
+
+    with house.helper() as session, monkeypatch.context() as patched:
+        patched.setattr(os, "open", refuse)
+        assert session.call({"verb": verb, "operation": OPERATION})["clean"]
+    assert refusals == limits.RESTORE_TRIES
+    assert house.files() == {**BEFORE, "d/b": "one\n"}
+
+
+def test_what_comes_to_a_staged_name_while_foreign_bytes_are_saved_is_saved_too(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = house.cut_off(0)
+    staged = house.root / next(slot.beside for slot in manifest.slots if slot.path == "a")
+    staged.write_text("first\n")
+    fsync = os.fsync
+
+    def fsync_slowly(descriptor: int) -> None:
+        fsync(descriptor)
+        if staged.exists() and staged.read_text() == "first\n":
+            staged.unlink()
+            staged.write_text("second\n")
+
+    monkeypatch.setattr(os, "fsync", fsync_slowly)
+    rescued = house.ask("settle")["report"]["rescued"]
+    assert sorted((house.journal / OPERATION / name).read_text() for name in rescued) == ["first\n", "second\n"]
     assert house.files() == {**BEFORE, "d/b": "one\n"}
