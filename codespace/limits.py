@@ -324,8 +324,10 @@ WORKER_OUTBOX_BYTES: Final = 4 * 1_048_576
 # Over this much that waits to be sent, nobody adds to it.
 WORKER_READ_BYTES: Final = 262_144
 # One read from the socket: what its buffer holds.
-WORKER_AHEAD_PAGES: Final = 8
-# Pages of ended processes' output that were asked for before they are wanted: one for each client that reads on.
+WORKER_AHEAD_AT_ONCE: Final = 4
+# Pages of an ended process's output that are asked for before they are wanted, of a client that reads on.
+WORKER_AHEAD_PAGES: Final = 16
+# And of all clients that read on.
 WORKER_AHEAD_SECONDS: Final = 2.0
 # And how long one may wait to be wanted; then it is asked for anew, as spools are given up meanwhile.
 WORKER_VERB_SECONDS: Final = 200.0

@@ -1,8 +1,8 @@
-"""The next page of an ended process's output, asked for while the one before is on its way to the caller.
+"""The next pages of an ended process's output, asked for while the one before is on its way to the caller.
 
 A client that reads a long output asks for page after page, and each would wait for the worker. What an ended
-process wrote does not change any more; what is asked for too early is only thrown away. It decides nothing
-and knows no worker: the ways to ask are given to it.
+process wrote does not change any more; what is asked for too early is only thrown away. It knows no worker: the
+way to ask is given to it.
 """
 
 from __future__ import annotations
@@ -36,12 +36,28 @@ class Ahead:
         self._nursery = nursery
         self._pages: OrderedDict[tuple[tuple[str, Any], ...], _Page] = OrderedDict()
 
-    def begin(self, arguments: Mapping[str, Any], ask: Ask) -> None:
-        """Ask for the page of these arguments, in the background."""
+    def follow(self, arguments: Mapping[str, Any], chunk: Chunk, ask: Ask, *, reads_on: bool) -> None:
+        """Ask for what follows a page: for one page, and for several where the reader has come for such a one already.
+
+        Several at once cost the worker hardly more wake-ups than one. Where they begin is a guess, that each is
+        as long as this one; a wrong guess is never taken.
+
+        Args:
+            arguments: What `chunk` was the answer to.
+        """
+        length = chunk.cursor - arguments["cursor"]
+        if chunk.eof or chunk.output_lost or length <= 0 or _key(arguments, chunk.cursor) in self._pages:
+            return
+        total = chunk.state.output_total[arguments["stream"]]
+        most = limits.WORKER_AHEAD_AT_ONCE if reads_on else 1
+        for cursor in range(chunk.cursor, total, length)[:most]:
+            self._begin({**arguments, "cursor": cursor}, ask)
+
+    def _begin(self, arguments: Mapping[str, Any], ask: Ask) -> None:
         page = self._pages[_key(arguments)] = _Page()
         while len(self._pages) > limits.WORKER_AHEAD_PAGES:
             self._pages.popitem(last=False)
-        self._nursery.start_soon(self._fetch, page, ask, dict(arguments))
+        self._nursery.start_soon(self._fetch, page, ask, arguments)
 
     async def take(self, arguments: Mapping[str, Any]) -> Chunk | None:
         """Return the page of these arguments where it was asked for a moment ago, once; else None.
@@ -62,5 +78,6 @@ class Ahead:
             page.there.set()
 
 
-def _key(arguments: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    return tuple(sorted(arguments.items()))
+def _key(arguments: Mapping[str, Any], cursor: int | None = None) -> tuple[tuple[str, Any], ...]:
+    """Return what a page is known by: all arguments, with another cursor where one is given."""
+    return tuple(sorted((arguments if cursor is None else {**arguments, "cursor": cursor}).items()))

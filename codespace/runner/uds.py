@@ -194,10 +194,10 @@ class Uds:
     async def _page(self, known: Known, arguments: Mapping[str, Any]) -> Chunk:
         """Return output of an ended process, and have the worker get what follows meanwhile."""
         chunk = await self._ahead.take(arguments)
+        reads_on = chunk is not None
         if chunk is None:
             chunk = cast(Chunk, await self._ask_or_answer(VERBS["output"], known, arguments))
-        if not chunk.eof and chunk.cursor > arguments["cursor"]:
-            self._ahead.begin({**arguments, "cursor": chunk.cursor}, partial(self._try_page, known))
+        self._ahead.follow(arguments, chunk, partial(self._try_page, known), reads_on=reads_on)
         return chunk
 
     async def _try_page(self, known: Known, arguments: Mapping[str, Any]) -> Chunk | None:
