@@ -22,7 +22,7 @@ from .counting import still_moving
 from .scenes import SCENES, Scene, is_whole, look
 
 PROGRAM = Path(__file__).with_name("zygote.py")
-SAMPLE = 3  # kill points of each scene in the normal run
+SAMPLE = 4  # kill points of each scene in the normal run
 SEED = 20_260_102
 
 

@@ -21,8 +21,8 @@ from .counting import still_moving
 from .scenes import SCENES, Scene, is_whole, look
 from .stage import PROGRAM, Stage
 
-SAMPLE = 3  # kill points of each scene in the normal run, with flags, without, and of its undo
-CRASHES = 3  # from each of which the next helper settles, and dies once in it
+SAMPLE = 5  # kill points of each scene in the normal run, with flags, without, and of its undo
+CRASHES = 2  # from each of which the next helper settles, and dies once in it
 MANY_CRASHES = 6
 SEED = 20_260_101
 
