@@ -171,6 +171,8 @@ OUTPUT_RING_BYTES: Final = 262_144
 # Output kept in memory for each process.
 OUTPUT_CHUNK_BYTES: Final = 65_536
 # Most output of one read_process answer.
+OUTPUT_READ_BYTES: Final = 262_144
+# Most output of one answer of the runner, from which the gateway may cut several.
 COMMAND_SHOWN_CHARACTERS: Final = 2_048
 # Most of a command in a list of processes, which may have hundreds; a script in an argument can be megabytes.
 COMMAND_ITEMS: Final = 4096
@@ -324,10 +326,10 @@ WORKER_OUTBOX_BYTES: Final = 4 * 1_048_576
 # Over this much that waits to be sent, nobody adds to it.
 WORKER_READ_BYTES: Final = 262_144
 # One read from the socket: what its buffer holds.
-WORKER_AHEAD_AT_ONCE: Final = 4
+WORKER_AHEAD_PAGES: Final = 4
 # Pages of an ended process's output that are asked for before they are wanted, of a client that reads on.
-WORKER_AHEAD_PAGES: Final = 16
-# And of all clients that read on.
+WORKER_AHEAD_READERS: Final = 8
+# And of how many clients that read on; the oldest are dropped.
 WORKER_AHEAD_SECONDS: Final = 2.0
 # And how long one may wait to be wanted; then it is asked for anew, as spools are given up meanwhile.
 WORKER_VERB_SECONDS: Final = 200.0

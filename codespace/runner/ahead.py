@@ -1,83 +1,120 @@
-"""The next pages of an ended process's output, asked for while the one before is on its way to the caller.
+"""What follows in an ended process's output, asked for while a page of it is on its way to the caller.
 
 A client that reads a long output asks for page after page, and each would wait for the worker. What an ended
-process wrote does not change any more; what is asked for too early is only thrown away. It knows no worker: the
-way to ask is given to it.
+process wrote does not change any more; what is asked for too early is only thrown away. One answer of the worker
+is cut into several pages here, as the worker would cut them: that costs it one wake-up and one look at the disk. It
+knows no worker: the way to ask is given to it.
 """
 
 from __future__ import annotations
 
+import base64
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import trio
 
 from codespace import limits
 from codespace.contract import Chunk
+from codespace.runner.pieces import Span, cut, limit_of
 
 Ask = Callable[[Mapping[str, Any]], Awaitable[Chunk | None]]
-"""Asks for the page of these arguments; None where it cannot be had now. Raises nothing."""
+"""Asks for output by these arguments; None where it cannot be had now. Raises nothing."""
 
 
-class _Page:
-    """A page that was asked for, or is being asked for."""
+class _Stretch:
+    """Several pages in one, from `start` on; empty until they are there."""
 
-    def __init__(self) -> None:
-        self.chunk: Chunk | None = None
+    def __init__(self, start: int) -> None:
+        self.start = start
         self.asked = trio.current_time()
         self.there = trio.Event()
+        self._whole: Chunk | None = None
+        self._bytes = b""
+
+    def fill(self, whole: Chunk | None, encoding: str) -> None:
+        """Take the answer; one that is not encoded as asked is of no use, as a part of it might be."""
+        if whole is not None and whole.encoding == encoding and not whole.output_lost:
+            self._bytes = whole.text.encode() if encoding == "text" else base64.b64decode(whole.text)
+            self._whole = replace(whole, text="")
+        self.there.set()
+
+    def page(self, arguments: Mapping[str, Any]) -> Chunk | None:
+        """Return the page of these arguments, None where not all of it is here."""
+        whole, cursor, encoding = self._whole, arguments["cursor"], arguments["encoding"]
+        if whole is None or not self.start <= cursor < whole.cursor:
+            return None
+        begin, most = cursor - self.start, limit_of(arguments["limit_bytes"], encoding)
+        block = self._bytes[begin : begin + most]
+        if len(block) < most and not whole.eof:
+            return None
+        # Where it does not end with the output, there is more behind it, which is all that the cut has to know.
+        stop = whole.cursor if whole.eof else whole.cursor + 1
+        span = Span(cursor, stop, whole.eof, whole.retained_from, whole.retained_head)
+        piece = cut(block, span, cursor, encoding=encoding, closed=whole.eof)
+        return Chunk(
+            piece.text,
+            piece.encoding,
+            piece.cursor,
+            piece.eof,
+            piece.retained_from,
+            piece.output_lost,
+            whole.state,
+            piece.retained_head,
+        )
 
 
 class Ahead:
-    """The pages asked for and not wanted yet: a few, and not for long."""
+    """What was asked for and is not read yet: of a few readers, and not for long."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
-        self._pages: OrderedDict[tuple[tuple[str, Any], ...], _Page] = OrderedDict()
-
-    def follow(self, arguments: Mapping[str, Any], chunk: Chunk, ask: Ask, *, reads_on: bool) -> None:
-        """Ask for what follows a page: for one page, and for several where the reader has come for such a one already.
-
-        Several at once cost the worker hardly more wake-ups than one. Where they begin is a guess, that each is
-        as long as this one; a wrong guess is never taken.
-
-        Args:
-            arguments: What `chunk` was the answer to.
-        """
-        length = chunk.cursor - arguments["cursor"]
-        if chunk.eof or chunk.output_lost or length <= 0 or _key(arguments, chunk.cursor) in self._pages:
-            return
-        total = chunk.state.output_total[arguments["stream"]]
-        most = limits.WORKER_AHEAD_AT_ONCE if reads_on else 1
-        for cursor in range(chunk.cursor, total, length)[:most]:
-            self._begin({**arguments, "cursor": cursor}, ask)
-
-    def _begin(self, arguments: Mapping[str, Any], ask: Ask) -> None:
-        page = self._pages[_key(arguments)] = _Page()
-        while len(self._pages) > limits.WORKER_AHEAD_PAGES:
-            self._pages.popitem(last=False)
-        self._nursery.start_soon(self._fetch, page, ask, arguments)
+        self._stretches: OrderedDict[tuple[Any, ...], _Stretch] = OrderedDict()
 
     async def take(self, arguments: Mapping[str, Any]) -> Chunk | None:
-        """Return the page of these arguments where it was asked for a moment ago, once; else None.
+        """Return the page of these arguments where it was asked for a moment ago; else None.
 
-        Cancel: it must be asked for again.
+        Cancel: nothing is consumed.
         """
-        page = self._pages.pop(_key(arguments), None)
-        if page is None or page.asked + limits.WORKER_AHEAD_SECONDS < trio.current_time():
+        stretch = self._stretches.get(_reader(arguments))
+        if stretch is None or stretch.asked + limits.WORKER_AHEAD_SECONDS < trio.current_time():
             await trio.lowlevel.checkpoint()
             return None
-        await page.there.wait()
-        return page.chunk
+        await stretch.there.wait()
+        return stretch.page(arguments)
 
-    async def _fetch(self, page: _Page, ask: Ask, arguments: Mapping[str, Any]) -> None:
+    def follow(self, arguments: Mapping[str, Any], page: Chunk, ask: Ask, *, reads_on: bool) -> None:
+        """Ask for what is behind a page, where it is not here: one page, or some for a reader who came for one.
+
+        Args:
+            arguments: What `page` was the answer to.
+        """
+        following = {**arguments, "cursor": page.cursor}
+        is_plain = page.encoding == arguments["encoding"] and not page.output_lost
+        if page.eof or not is_plain or page.cursor <= arguments["cursor"]:
+            return
+        stretch = self._stretches.get(_reader(arguments))
+        if stretch is not None and stretch.page(following) is not None:
+            return
+        size = arguments["limit_bytes"] * (limits.WORKER_AHEAD_PAGES if reads_on else 1)
+        self._begin({**following, "limit_bytes": min(size, limits.OUTPUT_READ_BYTES)}, ask)
+
+    def _begin(self, arguments: Mapping[str, Any], ask: Ask) -> None:
+        stretch = self._stretches[_reader(arguments)] = _Stretch(arguments["cursor"])
+        self._stretches.move_to_end(_reader(arguments))
+        while len(self._stretches) > limits.WORKER_AHEAD_READERS:
+            self._stretches.popitem(last=False)
+        self._nursery.start_soon(self._fetch, stretch, ask, arguments)
+
+    async def _fetch(self, stretch: _Stretch, ask: Ask, arguments: Mapping[str, Any]) -> None:
+        whole = None
         try:
-            page.chunk = await ask(arguments)
+            whole = await ask(arguments)
         finally:
-            page.there.set()
+            stretch.fill(whole, arguments["encoding"])
 
 
-def _key(arguments: Mapping[str, Any], cursor: int | None = None) -> tuple[tuple[str, Any], ...]:
-    """Return what a page is known by: all arguments, with another cursor where one is given."""
-    return tuple(sorted((arguments if cursor is None else {**arguments, "cursor": cursor}).items()))
+def _reader(arguments: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(arguments[name] for name in ("process_id", "stream", "encoding"))

@@ -268,7 +268,7 @@ class Supervisor:
     ) -> Chunk:
         """Return output from byte `cursor` on; empty if there is none yet. See output.Output.read."""
         process = self._find(process_id)
-        limit = min(max(1, limit_bytes), limits.OUTPUT_CHUNK_BYTES)
+        limit = min(max(1, limit_bytes), limits.OUTPUT_READ_BYTES)
         piece = await process.output.read(cursor, stream=stream, limit_bytes=limit, encoding=encoding)
         return Chunk(
             piece.text,

@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
 
 from codespace import limits
-from codespace.contract import Chunk, ProcessState, Runner, SpawnRequest
+from codespace.contract import Chunk, Encoding, ProcessState, Runner, SpawnRequest
 from codespace.runner import inprocess, uds
 from codespace.runner.ahead import Ahead
+from codespace.runner.pieces import Span, cut, limit_of
 
 from .test_both import opened
 
@@ -69,7 +72,7 @@ async def test_pages_of_many_lengths_are_what_they_are_in_one_process(tmp_path: 
 
 async def asked_ahead(runner: Runner) -> None:
     assert isinstance(runner, uds.Uds)
-    for begun in list(runner._ahead._pages.values()):
+    for begun in list(runner._ahead._stretches.values()):
         await begun.there.wait()
 
 
@@ -98,11 +101,11 @@ async def test_nothing_is_asked_ahead_of_the_end_or_of_a_process_that_still_runs
         )
         await runner.wait_output("proc-1", cursor=PAGE, stream="combined")
         await page(runner, 0)
-        assert not runner._ahead._pages
+        assert not runner._ahead._stretches
         await runner.write_stdin("proc-1", b"", eof=True)
         await runner.wait_exit("proc-1")
         assert (await page(runner, 0, limit_bytes=60_000)).eof
-        assert not runner._ahead._pages
+        assert not runner._ahead._stretches
 
 
 async def test_a_worker_that_dies_between_two_pages_costs_no_byte(tmp_path: Path) -> None:
@@ -119,106 +122,169 @@ async def test_a_worker_that_dies_between_two_pages_costs_no_byte(tmp_path: Path
         assert size == total
 
 
-TOTAL = 100
+WHOLE = "".join(f"{number:09}\n" for number in range(100))
 
 
 class Asked:
-    """Pages of ten bytes; tells which were asked for."""
+    """The output of a process that has ended; tells what was asked for."""
 
-    def __init__(self, length: int = 10) -> None:
-        self.cursors: list[int] = []
+    def __init__(self, *, lost: int = 0, encoding: Encoding = "text") -> None:
+        self.asked: list[tuple[int, int]] = []
         self.gate: trio.Event | None = None
-        self.length = length
+        self._lost = lost
+        self._encoding: Encoding = encoding
 
     async def __call__(self, arguments: Mapping[str, Any]) -> Chunk | None:
-        self.cursors.append(arguments["cursor"])
+        self.asked.append((arguments["cursor"], arguments["limit_bytes"]))
         if self.gate is not None:
             await self.gate.wait()
         await trio.lowlevel.checkpoint()
-        return self.page(arguments["cursor"])
+        return self.page(arguments)
 
-    def page(self, cursor: int, *, lost: int = 0) -> Chunk:
-        state = ProcessState("proc-1", "exited", 0.0, {"stdout": TOTAL})
-        end = min(cursor + self.length, TOTAL)
-        return Chunk(str(cursor), "text", end, end == TOTAL, 0, lost, state)
+    def page(self, arguments: Mapping[str, Any]) -> Chunk:
+        text = WHOLE[arguments["cursor"] :][: arguments["limit_bytes"]]
+        end = arguments["cursor"] + len(text)
+        state = ProcessState("proc-1", "exited", 0.0, {"stdout": len(WHOLE)})
+        return Chunk(text, self._encoding, end, end == len(WHOLE), 0, self._lost, state)
 
 
 def asking(cursor: int, process_id: str = "proc-1") -> dict[str, Any]:
-    return {"process_id": process_id, "stream": "stdout", "cursor": cursor}
+    return {"process_id": process_id, "stream": "stdout", "cursor": cursor, "limit_bytes": 10, "encoding": "text"}
 
 
-async def test_a_page_is_given_once_and_only_for_what_it_was_asked_for() -> None:
+async def test_a_page_is_given_only_for_what_it_was_asked_for() -> None:
     async with trio.open_nursery() as nursery:
         ahead, ask = Ahead(nursery), Asked()
-        ahead.follow(asking(0), ask.page(0), ask, reads_on=False)
-        assert await ahead.take(asking(11)) is None
-        assert await ahead.take(asking(10, "proc-2")) is None
-        chunk = await ahead.take(asking(10))
-        assert chunk is not None
-        assert chunk.text == "10"
-        assert await ahead.take(asking(10)) is None
-        assert ask.cursors == [10]
+        ahead.follow(asking(0), ask.page(asking(0)), ask, reads_on=False)
+        others = (asking(11), asking(0), asking(10, "proc-2"), asking(10) | {"encoding": "base64"})
+        for other in (*others, asking(10) | {"stream": "stderr"}, asking(10) | {"limit_bytes": 11}):
+            assert await ahead.take(other) is None, other
+        assert await ahead.take(asking(10)) == ask.page(asking(10))
+        assert ask.asked == [(10, 10)]
 
 
-async def test_who_reads_on_gets_some_at_once_and_more_when_they_are_used_up() -> None:
+async def test_who_reads_on_gets_some_in_one_answer_and_more_when_they_are_used_up() -> None:
     async with trio.open_nursery() as nursery:
         ahead, ask = Ahead(nursery), Asked()
-        ahead.follow(asking(0), ask.page(0), ask, reads_on=True)
-        for cursor in range(10, TOTAL, 10):
-            chunk = await ahead.take(asking(cursor))
-            assert chunk is not None
-            ahead.follow(asking(cursor), chunk, ask, reads_on=True)
+        chunk = ask.page(asking(0))
+        ahead.follow(asking(0), chunk, ask, reads_on=True)
+        while not chunk.eof:
+            asked = asking(chunk.cursor)
+            found = await ahead.take(asked)
+            assert found == ask.page(asked)
+            chunk = ask.page(asked)
+            ahead.follow(asked, chunk, ask, reads_on=True)
+        size = 10 * limits.WORKER_AHEAD_PAGES
+        assert ask.asked == [(cursor, size) for cursor in range(10, len(WHOLE), size)]
+
+
+async def test_only_so_much_is_asked_for_at_once() -> None:
+    async with trio.open_nursery() as nursery:
+        ahead, ask = Ahead(nursery), Asked()
+        large = asking(0) | {"limit_bytes": limits.OUTPUT_READ_BYTES}
+        ahead.follow(large, ask.page(asking(0)), ask, reads_on=True)
         await trio.testing.wait_all_tasks_blocked()
-        assert sorted(ask.cursors) == list(range(10, TOTAL, 10)), "each once, and none behind the end"
-        assert not ahead._pages
+        assert ask.asked == [(10, limits.OUTPUT_READ_BYTES)]
 
 
-@pytest.mark.parametrize(("cursor", "lost", "length"), [(90, 0, 10), (10, 5, 10), (10, 0, 0)])
-async def test_nothing_follows_the_end_or_a_hole_or_a_page_of_nothing(cursor: int, lost: int, length: int) -> None:
+@pytest.mark.parametrize(
+    ("cursor", "ask"),
+    [(len(WHOLE) - 10, Asked()), (len(WHOLE), Asked()), (10, Asked(lost=5)), (10, Asked(encoding="base64"))],
+    ids=["the end", "behind it", "a hole", "bytes that are no text"],
+)
+async def test_nothing_is_asked_for_behind(cursor: int, ask: Asked) -> None:
     async with trio.open_nursery() as nursery:
-        ahead, ask = Ahead(nursery), Asked(length)
-        ahead.follow(asking(cursor), ask.page(cursor, lost=lost), ask, reads_on=True)
-        assert not ahead._pages
+        ahead = Ahead(nursery)
+        ahead.follow(asking(cursor), ask.page(asking(cursor)), ask, reads_on=True)
+        assert not ahead._stretches
 
 
-async def test_a_page_that_is_on_its_way_is_waited_for(autojump_clock: trio.testing.MockClock) -> None:
+@pytest.mark.parametrize("ask", [Asked(lost=5), Asked(encoding="base64")], ids=["a hole", "bytes that are no text"])
+async def test_an_answer_with_a_hole_or_no_text_is_left_for_the_worker_to_tell(ask: Asked) -> None:
+    async with trio.open_nursery() as nursery:
+        ahead = Ahead(nursery)
+        ahead.follow(asking(0), Asked().page(asking(0)), ask, reads_on=True)
+        assert await ahead.take(asking(10)) is None
+        assert ask.asked
+
+
+async def test_what_is_on_its_way_is_waited_for_and_a_cancel_takes_nothing(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with trio.open_nursery() as nursery:
         ahead, ask = Ahead(nursery), Asked()
         ask.gate = trio.Event()
-        ahead.follow(asking(0), ask.page(0), ask, reads_on=False)
+        ahead.follow(asking(0), ask.page(asking(0)), ask, reads_on=False)
         with trio.move_on_after(1) as patience:
             await ahead.take(asking(10))
         assert patience.cancelled_caught
-        ahead.follow(asking(0), ask.page(0), ask, reads_on=False)
         ask.gate.set()
         assert await ahead.take(asking(10)) is not None
 
 
-async def test_a_page_that_waited_too_long_is_not_given(autojump_clock: trio.testing.MockClock) -> None:
+async def test_what_waited_too_long_is_not_given(autojump_clock: trio.testing.MockClock) -> None:
     async with trio.open_nursery() as nursery:
         ahead, ask = Ahead(nursery), Asked()
-        ahead.follow(asking(0), ask.page(0), ask, reads_on=False)
+        ahead.follow(asking(0), ask.page(asking(0)), ask, reads_on=False)
         await trio.sleep(limits.WORKER_AHEAD_SECONDS + 0.1)
         assert await ahead.take(asking(10)) is None
 
 
-async def test_only_so_many_pages_are_kept_and_the_oldest_goes_first() -> None:
+async def test_only_so_many_readers_are_served_ahead_and_the_oldest_goes_first() -> None:
     async with trio.open_nursery() as nursery:
         ahead, ask = Ahead(nursery), Asked()
-        readers = [f"proc-{number}" for number in range(limits.WORKER_AHEAD_PAGES + 1)]
+        readers = [f"proc-{number}" for number in range(limits.WORKER_AHEAD_READERS + 1)]
         for reader in readers:
-            ahead.follow(asking(0, reader), ask.page(0), ask, reads_on=False)
+            ahead.follow(asking(0, reader), ask.page(asking(0)), ask, reads_on=False)
         assert await ahead.take(asking(10, readers[0])) is None
         for reader in readers[1:]:
             assert await ahead.take(asking(10, reader)) is not None
 
 
-async def test_a_page_that_could_not_be_had_is_none() -> None:
+async def test_what_could_not_be_had_is_none() -> None:
     async def ask(arguments: Mapping[str, Any]) -> Chunk | None:
         await trio.lowlevel.checkpoint()
         return None
 
     async with trio.open_nursery() as nursery:
         ahead = Ahead(nursery)
-        ahead.follow(asking(0), Asked().page(0), ask, reads_on=False)
+        ahead.follow(asking(0), Asked().page(asking(0)), ask, reads_on=False)
         assert await ahead.take(asking(10)) is None
+
+
+@given(
+    st.lists(st.sampled_from([b"a", "é".encode(), "€".encode(), "😀".encode(), b"\xff", b"\n"]), max_size=60).map(
+        b"".join
+    ),
+    st.integers(1, 9),
+    st.sampled_from(["text", "base64"]),
+)
+def test_whatever_was_written_it_is_cut_as_the_worker_cuts_it(written: bytes, limit: int, encoding: Encoding) -> None:
+    state = ProcessState("proc-1", "exited", 0.0, {"stdout": len(written)})
+    given_ahead = 0
+
+    def cut_there(asked: Mapping[str, Any]) -> Chunk:
+        cursor, size = asked["cursor"], limit_of(asked["limit_bytes"], encoding)
+        where = Span(cursor, len(written), True, 0, 0)
+        piece = cut(written[cursor : cursor + size], where, cursor, encoding=encoding, closed=True)
+        return Chunk(piece.text, piece.encoding, piece.cursor, piece.eof, 0, piece.output_lost, state)
+
+    async def ask(asked: Mapping[str, Any]) -> Chunk | None:
+        await trio.lowlevel.checkpoint()
+        return cut_there(asked)
+
+    async def read() -> None:
+        nonlocal given_ahead
+        async with trio.open_nursery() as nursery:
+            ahead, cursor, eof = Ahead(nursery), 0, False
+            while not eof:
+                asked = asking(cursor) | {"limit_bytes": limit, "encoding": encoding}
+                taken = await ahead.take(asked)
+                given_ahead += taken is not None
+                assert taken in (None, cut_there(asked))
+                page = cut_there(asked)
+                ahead.follow(asked, page, ask, reads_on=taken is not None)
+                cursor, eof = page.cursor, page.eof
+
+    trio.run(read)
+    assert given_ahead or len(written) <= 2 * limit_of(limit, encoding) or b"\xff" in written or encoding == "text"
