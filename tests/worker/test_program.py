@@ -332,14 +332,16 @@ async def test_it_dies_with_its_parent_and_takes_its_processes_along(tmp_path: P
     # Waited for below, in bounded time, and killed by its number.
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as parent:  # noqa: ASYNC220
         assert parent.stdout is not None
-        with trio.fail_after(30):
-            await trio.lowlevel.wait_readable(parent.stdout.fileno())
-        while parent.stdout.readline() != b"up\n":
-            assert parent.poll() is None
-        below = processes.descendants(parent.pid)
-        assert len(below) >= 5  # worker, keeper, monitor, shell, sleeps
-        parent.send_signal(signal.SIGKILL)
-        parent.wait()
+        try:
+            with trio.fail_after(30):
+                await trio.lowlevel.wait_readable(parent.stdout.fileno())
+                while parent.stdout.readline() != b"up\n":
+                    assert parent.poll() is None
+                while len(below := processes.descendants(parent.pid)) < 5:  # worker, keeper, monitor, shell, sleeps
+                    await trio.lowlevel.checkpoint()
+        finally:
+            parent.send_signal(signal.SIGKILL)
+            parent.wait()
     with trio.fail_after(20):
         await processes.wait_gone(below)
 
