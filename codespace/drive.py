@@ -87,6 +87,11 @@ class Nothing:
         return None
 
 
+def is_unsure(problem: BaseException) -> bool:
+    """Return whether what was to be recorded may be recorded all the same."""
+    return isinstance(problem, Refusal) and (problem.details or {}).get("outcome") == UNKNOWN
+
+
 def machine_name(law: type[StateMachine]) -> str:
     """Return the word for `law` in steps and events: `patch`, `execution`, `approval`, `work`, `intent`."""
     return law.__name__.lower()
@@ -214,7 +219,7 @@ class Motion:
         if failure is None:
             self.adopt(steps)
             return
-        if isinstance(failure, Refusal) and (failure.details or {}).get("outcome") != UNKNOWN:
+        if isinstance(failure, Refusal) and not is_unsure(failure):
             raise failure
         self._unsure = steps
         await self._make_sure(failure)

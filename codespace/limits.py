@@ -109,7 +109,7 @@ DIFF_PAGE_BYTES: Final = 65_536
 RESTORE_TRIES: Final = 50
 # To reach a file whose directory somebody swaps at the same moment; each takes microseconds.
 RESTORE_WAIT_SECONDS: Final = 1.0
-# Waited in all by one verb for a directory that is still away after them: whoever swaps it may not have got the CPU.
+# How long one verb goes on so in all, with pauses: whoever swaps the directory may not have got the CPU.
 STRAYS_SECONDS: Final = 5.0
 # Longest look for staged files whose directory was moved; they are hidden from every listing anyway.
 STRAYS_ENTRIES: Final = 200_000
@@ -264,8 +264,10 @@ SANDBOX_SPAWN_SECONDS: Final = 40.0
 # One start with its look at the workspace, which ends itself before, so that the caller learns which part was slow.
 SANDBOX_SCAN_SECONDS: Final = 8.0
 # Longest look at a workspace before a run: some two million entries.
-SANDBOX_KEPT_ENTRIES: Final = 200_000
-# Most that is kept of one look for the next one: some 30 MB, for the largest trees.
+SANDBOX_KEPT_ENTRIES: Final = 100_000
+# Most that is kept of one look for the next one: some 25 MB, for the largest trees.
+SANDBOX_MEMORIES: Final = 16
+# Looks that are kept, two for each workspace in which commands ran last.
 SANDBOX_BINDS: Final = 400
 # Most mounts of one run that a workspace's content asks for: each costs time, and bubblewrap has an end at some 3,000.
 SANDBOX_PIDS: Final = 2_048

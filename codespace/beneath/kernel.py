@@ -1,4 +1,4 @@
-"""The system calls that `os` lacks: openat2, renameat2 and fstatfs, and the mount that a descriptor is on.
+"""The system calls that `os` lacks: openat2, renameat2 and fstatfs; the mount that a descriptor is on, and its flags.
 
 They raise OSError like `os` does; what an errno means to a caller is decided in `faults`.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import platform
+import sys
 from typing import Final
 
 RESOLVE_NO_XDEV: Final = 0x01
@@ -22,6 +24,8 @@ _OPENAT2: Final = 437  # the same number on every architecture
 _RENAMEAT2: Final = {"x86_64": 316, "aarch64": 276, "riscv64": 276, "ppc64le": 357, "s390x": 347, "armv7l": 382}
 _RETRIES: Final = 64  # of EINTR and EAGAIN, which openat2 gives while something is renamed below it
 
+_GET_FLAGS: Final = 0x8008_6601 if ctypes.sizeof(ctypes.c_long) == 8 else 0x8004_6601
+_ENCRYPTED: Final = 0x800
 _STATFS_BYTES: Final = 256  # more than any architecture's struct statfs, which begins with the kind
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -91,6 +95,19 @@ def filesystem(descriptor: int) -> int:
     if _libc.fstatfs(ctypes.c_int(descriptor), buffer) != 0:
         return 0
     return int(ctypes.c_long.from_buffer(buffer).value)
+
+
+def is_encrypted(descriptor: int) -> bool:
+    """Return whether the names in a directory depend on a key that comes and goes; also where that cannot be said.
+
+    Source: FS_IOC_GETFLAGS in ioctl_iflags(2), fscrypt in the kernel's documentation.
+    """
+    flags = bytearray(8)
+    try:
+        fcntl.ioctl(descriptor, _GET_FLAGS, flags)
+    except OSError as error:
+        return error.errno != errno.ENOTTY  # a filesystem without flags encrypts nothing
+    return bool(int.from_bytes(flags[:4], sys.byteorder) & _ENCRYPTED)
 
 
 def mount_id(descriptor: int) -> int | None:

@@ -158,9 +158,11 @@ def search(settings: Settings) -> Iterator[Finding]:
 
 def isolation(settings: Settings) -> Iterator[Finding]:
     from codespace.cli import linked, witnesses
+    from codespace.sandbox.box import Sandbox
 
-    yield from witnesses.findings(settings)
-    yield from linked.findings(settings)
+    sandbox = Sandbox(settings.bwrap_path)
+    yield from witnesses.findings(settings, sandbox)
+    yield from linked.findings(settings, sandbox)
     if settings.http_token is None and os.path.exists(settings.http_token_file):
         mode = stat.S_IMODE(os.stat(settings.http_token_file).st_mode)
         if mode & 0o077:

@@ -9,6 +9,7 @@ from codespace.contract import Workspace
 from codespace.errors import Refusal
 from codespace.runner.protected import protected_paths
 from codespace.sandbox import hardlinks
+from codespace.sandbox.box import Sandbox
 from codespace.settings import Settings
 
 _FIX = (
@@ -17,17 +18,24 @@ _FIX = (
 )
 
 
-def findings(settings: Settings) -> Iterator[Finding]:
+def findings(settings: Settings, sandbox: Sandbox) -> Iterator[Finding]:
     """Yield one for each workspace that takes commands and has such files, or may have some that were not seen."""
     for workspace in settings.workspaces.values():
         if workspace.profile == "workspace-write" and workspace.environment_kind == "host":
-            yield from _finding(workspace)
+            yield from _finding(workspace, sandboxed=_is_sandboxed(sandbox, workspace))
 
 
-def _finding(workspace: Workspace) -> Iterator[Finding]:
+def _is_sandboxed(sandbox: Sandbox, workspace: Workspace) -> bool:
+    try:
+        return sandbox.rung(workspace) == "linux-sandbox"
+    except Refusal:
+        return False
+
+
+def _finding(workspace: Workspace, *, sandboxed: bool) -> Iterator[Finding]:
     subject = f"links in {workspace.id}"
     try:
-        found = hardlinks.count(workspace, protected_paths(workspace), _at_once)
+        found = hardlinks.count(workspace, protected_paths(workspace), _at_once, sandboxed=sandboxed)
     except Refusal as refusal:
         yield Finding("fail", subject, refusal.message, refusal.next_step or "")
         return

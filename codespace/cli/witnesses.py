@@ -13,10 +13,10 @@ from codespace.sandbox.probe import Standing
 from codespace.settings import Settings
 
 
-def findings(settings: Settings) -> Iterator[Finding]:
+def findings(settings: Settings, sandbox: Sandbox) -> Iterator[Finding]:
     """Yield whether the sandbox holds, area by area, then what each workspace's commands get."""
     try:
-        standing = Sandbox(settings.bwrap_path).standing()
+        standing = sandbox.standing()
     except Refusal as refusal:
         yield Finding("fail", "sandbox", refusal.message, "Try again when the machine is less busy.")
         return

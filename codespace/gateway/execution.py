@@ -15,7 +15,7 @@ import trio
 
 from codespace import ids, limits
 from codespace.contract import ProcessState, Runner, SpawnRequest, Workspace
-from codespace.drive import Motion, Stale
+from codespace.drive import Motion, Stale, is_unsure
 from codespace.errors import Refusal
 from codespace.gateway import lasting, policy
 from codespace.gateway.ending import Ending
@@ -226,10 +226,15 @@ class Execution:
         motion = Motion(Law, run.operation_id, "minted", self._ledger.recorder("operation"))
         steps = motion.steps("start_ordered")
         operation = self._operation(run, request, hold)
-        if request.workspace.occupancy == "shared":
-            await self._ledger.mint(operation, also_move=steps)
-        else:
-            await self._predecessors.mint(operation, steps)
+        try:
+            if request.workspace.occupancy == "shared":
+                await self._ledger.mint(operation, also_move=steps)
+            else:
+                await self._predecessors.mint(operation, steps)
+        except Refusal as problem:
+            if is_unsure(problem):  # the row may be there, and nobody else would give it its end
+                self._left_over()
+            raise
         motion.adopt(steps)
         return motion
 

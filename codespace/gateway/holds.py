@@ -35,6 +35,8 @@ from statemachines.approval import Approval
 log = structlog.get_logger("codespace.holds")
 
 _HELD: Final = "The workspace's approvals hold the request; it is bound to what was shown."
+_RECORDED_FIRST: Final = frozenset({"apply_patch", "operation_undo"})
+# Without a row of theirs they have done nothing: it is written, and flushed, before anything else is.
 _GIVEN_BACK: Final = frozenset({"WORKSPACE_BUSY", "LIMIT_REACHED", "SHUTTING_DOWN", "STORE_UNAVAILABLE"})
 # Refusals that say "nothing was done, try later" where they name no operation: the grant stays good.
 
@@ -253,6 +255,14 @@ class Holds:
             if operation.finished_at is None:
                 return False
             ending = self._consumed(self._motion(hold), hold, "request_ended", _result_of(operation))
+        elif operation is None and hold.tool in _RECORDED_FIRST:
+            nothing = Refusal(
+                "TIMEOUT",
+                "The daemon ended before the granted patch was begun; nothing was written.",
+                next_step="Send it again: it is held anew.",
+                approval_id=hold.id,
+            )
+            ending = self._consumed(self._motion(hold), hold, "request_ended", {"refusal": nothing.body()})
         else:
             ambiguous = Refusal(
                 "APPROVAL_AMBIGUOUS",

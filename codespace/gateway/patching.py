@@ -18,7 +18,7 @@ import trio
 
 from codespace import ids, limits
 from codespace.contract import PatchPlan, PatchReport, Runner, Workspace
-from codespace.drive import Motion
+from codespace.drive import Motion, is_unsure
 from codespace.errors import Refusal
 from codespace.gateway import lasting, outcomes, policy
 from codespace.gateway.ending import Ending
@@ -47,8 +47,8 @@ class _Job:
     ticket: Ticket = field(default_factory=Ticket)
     unrecorded: Ending | None = None
     """Its end, where the database did not take it at once."""
-    recorded: bool = False
-    """Whether the ledger has it."""
+    recorded_as: str | None = None
+    """The operation that the ledger has for its request: its own, or the one that took the key first."""
     untidy: bool = False
     """Whether something that was set aside may still be beside the files."""
     rescued: tuple[str, ...] = ()
@@ -183,7 +183,7 @@ class Patching:
         finally:
             del self._jobs[job.operation_id]
             # Only where the daemon's stop cut the driver off is there no outcome yet.
-            job.ticket.fail(outcomes.unseen(job.operation_id) if job.recorded else _not_begun())
+            job.ticket.fail(outcomes.unseen(job.recorded_as) if job.recorded_as else _not_begun())
 
     async def _answer(self, job: _Job) -> None:
         try:
@@ -196,6 +196,7 @@ class Patching:
 
     async def _answer_from(self, job: _Job, existing: Operation) -> None:
         """Another daemon minted the same key first: answer as its replay."""
+        job.recorded_as = existing.id
         try:
             require_same(job.request, existing.fingerprint, operation_id=existing.id)
             job.ticket.succeed(await self.replay(job.request, existing))
@@ -237,7 +238,7 @@ class Patching:
             await self._predecessors.settle_before(left.operations)
             plan = await self._plan(job)
             await self._mint(job, motion, plan, None)
-        job.recorded = True
+        job.recorded_as = job.operation_id
         return plan
 
     async def _plan(self, job: _Job) -> PatchPlan | Refusal:
@@ -261,7 +262,9 @@ class Patching:
             steps = motion.steps("admitted", "planned", changes=changes)
         try:
             await self._ledger.mint(self._operation(job), steps, tolerated=tolerated)
-        except BaseException:
+        except BaseException as problem:
+            if is_unsure(problem):  # the row may be there, and nobody else would give it its end
+                self._left_over()
             await self.plans.forget(job.workspace, job.operation_id)
             raise
         motion.adopt(steps)

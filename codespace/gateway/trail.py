@@ -1,4 +1,6 @@
-"""The network decisions of a run in the audit while it goes on, so that a daemon that is killed takes none along.
+"""The network decisions of a run in the audit while it goes on, so that a daemon that is killed takes few along.
+
+What it takes along is at most what was decided within limits.TRAIL_SECONDS, and counts between two that are told.
 
 It decides nothing and holds nothing up: the door has told its decision to the runner before it acts on
 it, and what is not recorded yet when the run ends stands in the record of the end, with the whole counts.

@@ -187,9 +187,10 @@ class InProcess:
         return await self._patcher.confinement(workspace)
 
     async def hard_links(self, workspace: Workspace) -> HardLinks:
-        protected = protected_paths(workspace)
+        sandboxed = await self.command_sandbox(workspace) == "linux-sandbox"
+        count = partial(hardlinks.count, workspace, protected_paths(workspace), _walk_slowly, sandboxed=sandboxed)
         return await trio.to_thread.run_sync(
-            hardlinks.count, workspace, protected, _walk_slowly, abandon_on_cancel=True, limiter=self._counting
+            count, abandon_on_cancel=True, limiter=self._counting, thread_name="codespace hard links"
         )
 
     # --- files ---

@@ -77,7 +77,7 @@ class Sandbox:
         self._lock = threading.Lock()
         self._known: Standing | None = None
         self._unsure: tuple[float, str] | None = None
-        self._memories: dict[tuple[str, tuple[str, ...], tuple[str, ...]], scan.Memory] = {}
+        self._memories: dict[tuple[str, bool, tuple[str, ...], tuple[str, ...]], scan.Memory] = {}
 
     def standing(self) -> Standing:
         """Return what is in force; the first call probes, and what it concludes stands until the daemon ends.
@@ -140,16 +140,20 @@ class Sandbox:
         if equipment is None:
             raise unavailable("; ".join(self.standing().causes))
         with Root.open(workspace.root, allow_submounts=workspace.allow_submounts) as root:
-            memory = self._memory(workspace.root, workspace.hidden_paths, protected)
+            memory = self._memory(workspace, workspace.hidden_paths, protected)
             before = scan.scan(root, hidden=workspace.hidden_paths, protected=protected, memory=memory)
             made = plan.make(workspace, root, before, command=command, cwd=cwd, env=env, etc=self._etc.masks(), tty=tty)
-        return Prepared(
-            workspace, made, equipment, before, tuple(protected), self._memory(workspace.root, (), protected)
-        )
+        return Prepared(workspace, made, equipment, before, tuple(protected), self._memory(workspace, (), protected))
 
-    def _memory(self, root: str, hidden: Sequence[str], protected: Sequence[str]) -> scan.Memory:
+    def _memory(self, workspace: Workspace, hidden: Sequence[str], protected: Sequence[str]) -> scan.Memory:
         """Return what earlier scans have seen; there is one for each workspace before a run, and one after."""
-        return self._memories.setdefault((root, tuple(hidden), tuple(protected)), scan.Memory())
+        key = (workspace.root, workspace.allow_submounts, tuple(hidden), tuple(protected))
+        with self._lock:
+            memory = self._memories.pop(key, None) or scan.Memory()
+            self._memories[key] = memory  # at the end: those that were used last stay
+            while len(self._memories) > limits.SANDBOX_MEMORIES:
+                del self._memories[next(iter(self._memories))]
+            return memory
 
     def facts(self, workspace: Workspace) -> dict[str, Any]:
         """Return what workspace_info says of commands here, from the probe. Raises: Refusal SANDBOX_UNAVAILABLE."""

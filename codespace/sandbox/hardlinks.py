@@ -28,7 +28,7 @@ Pace = Callable[[], None]
 """Called every limits.HARD_LINK_BATCH entries; may wait, and raises what ends the count."""
 
 
-def count(workspace: Workspace, protected: Sequence[str], pace: Pace) -> HardLinks:
+def count(workspace: Workspace, protected: Sequence[str], pace: Pace, *, sandboxed: bool) -> HardLinks:
     """Return how many files below the root of a workspace commands can write under a name outside it. Blocks.
 
     A file all of whose names are below the root is none of them, nor is one that commands cannot write: hidden,
@@ -36,10 +36,11 @@ def count(workspace: Workspace, protected: Sequence[str], pace: Pace) -> HardLin
 
     Args:
         protected: Globs of the protected paths in force.
+        sandboxed: Whether commands are locked into the sandbox: only then are there paths that they cannot write.
     Raises: Refusal where the root cannot be opened; whatever `pace` raises.
     Source: limits.HARD_LINK_SECONDS, limits.HARD_LINK_ENTRIES.
     """
-    closed = _Closed(workspace, protected)
+    closed = _Closed(workspace, protected) if sandboxed else None
     with Root.open(workspace.root, allow_submounts=workspace.allow_submounts) as root:
         return _Count(root, closed, pace).run()
 
@@ -78,7 +79,7 @@ class _Closed:
 
 
 class _Count:
-    def __init__(self, root: Root, closed: _Closed, pace: Pace) -> None:
+    def __init__(self, root: Root, closed: _Closed | None, pace: Pace) -> None:
         self._root = root
         self._closed = closed
         self._pace = pace
@@ -144,5 +145,5 @@ class _Count:
         file.seen += 1
         if file.seen >= file.names:
             del self._files[key]  # all of it is below the root
-        elif file.path is None and not self._closed.cover(path):
+        elif file.path is None and (self._closed is None or not self._closed.cover(path)):
             file.path = path

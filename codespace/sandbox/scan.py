@@ -17,6 +17,7 @@ from typing import Final, Literal
 
 from codespace import limits
 from codespace.beneath import Hidden, Root
+from codespace.beneath.kernel import is_encrypted
 from codespace.beneath.names import fold
 from codespace.beneath.reading import Stamp, stamp_of
 from codespace.beneath.walking import Kind, kind_of
@@ -164,7 +165,8 @@ class _Scan:
         except OSError as error:
             self._note_closed(directory, error)
         else:
-            if stamp[0] == self._root.identity[0] and stamp[-1] < began - _SETTLED_NANOSECONDS:
+            settled = stamp[0] == self._root.identity[0] and stamp[-1] < began - _SETTLED_NANOSECONDS
+            if settled and not is_encrypted(descriptor):
                 self._keep(directory, listed)
         finally:
             os.close(descriptor)

@@ -44,6 +44,9 @@ _CLONE_NAMESPACES: Final = _NAMESPACES[1:]
 # In clone the bits of NEWTIME are the exit signal.
 _TERMINAL: Final = (0x5412, 0x541C)
 # TIOCSTI and TIOCLINUX type into the terminal of whoever started us.
+_ENCRYPTION: Final = (0x800C_6613, 0xC050_6617, 0xC040_6618, 0xC040_6619)
+# FS_IOC_SET_ENCRYPTION_POLICY, _ADD_ and _REMOVE_ENCRYPTION_KEY (also _ALL_USERS): a directory whose names come and
+# go with a key, unseen by its times, hides from the host what a command has put there.
 _PRIVILEGE_BITS: Final = (stat.S_ISUID, stat.S_ISGID)
 _MODES: Final = (("chmod", 1), ("fchmod", 1), ("fchmodat", 2), ("mknod", 1), ("mknodat", 2), ("creat", 1))
 # Where each call has its mode.
@@ -94,7 +97,7 @@ def _compile(library: ModuleType) -> bytes:
     _deny_namespaces(rules)
     _deny_privileges(rules)
     _deny_sockets(rules)
-    for request in _TERMINAL:
+    for request in (*_TERMINAL, *_ENCRYPTION):
         rules.deny("ioctl", rules.masked(1, _INT, request))
     return rules.export()
 

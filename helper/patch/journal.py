@@ -164,16 +164,23 @@ class Journal:
                     os.close(descriptor)
 
     def rescue(self, number: int, data: bytes) -> str:
-        """Keep bytes that nobody planned, flushed, and return their file's name within the folder."""
+        """Keep bytes that nobody planned, flushed, and return their file's name within the folder.
+
+        The same bytes are kept once, however often it takes to throw away what they were found in.
+        """
         with contextlib.suppress(FileExistsError):
             os.mkdir("rescued", 0o700, dir_fd=self._descriptor)
         for attempt in range(_ATTEMPTS):
             name = f"rescued/{number}-{attempt}"
-            with contextlib.suppress(FileExistsError):
-                flush = Flush()
+            flush = Flush()
+            try:
                 flush.add(self._write(name, data))
-                flush.wait()
-                return name
+            except FileExistsError:
+                if self._read(name) != data:
+                    continue
+                flush.add(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._descriptor))
+            flush.wait()
+            return name
         raise Refusal("FILE_OPERATION_FAILED", "No place was found for bytes that had to be rescued.")
 
     def rescued(self) -> tuple[str, ...]:

@@ -17,7 +17,10 @@ Found = TypeVar("Found")
 
 
 class Patience:
-    """Of one verb: at first it tries again at once, then with waits, which are bounded for the whole verb."""
+    """Of one verb: it tries many times at once, and goes on so with pauses, for a bounded time in the whole verb.
+
+    Many, as an act takes several steps, and whoever swaps a directory all the time may come between any two.
+    """
 
     def __init__(self) -> None:
         self._left_seconds = limits.RESTORE_WAIT_SECONDS
@@ -53,19 +56,14 @@ class Patience:
         return act()
 
     def _attempts(self) -> Iterator[None]:
-        for _ in range(limits.RESTORE_TRIES):
-            yield
-        while self._wait():
-            yield
-
-    def _wait(self) -> bool:
-        """Wait a moment; return whether there was one left."""
-        if self._left_seconds <= 0:
-            return False
-        begun = time.monotonic()
-        time.sleep(_STEP_SECONDS)
-        self._left_seconds -= time.monotonic() - begun
-        return True
+        begun, left = time.monotonic(), self._left_seconds
+        while True:
+            for _ in range(limits.RESTORE_TRIES):
+                yield
+            self._left_seconds = left - (time.monotonic() - begun)
+            if self._left_seconds <= 0:
+                return
+            time.sleep(_STEP_SECONDS)
 
 
 def leads_elsewhere(refused: Refusal) -> bool:

@@ -12,9 +12,11 @@ import structlog.testing
 import trio
 
 from codespace import limits
+from codespace.drive import UNKNOWN
 from codespace.errors import Refusal
 from codespace.gateway import audit
 from codespace.gateway.database import connect
+from codespace.gateway.ledger import Ledger, Operation
 from codespace.testing import Bench, open_bench
 from codespace.testing.faulty import Act, Faults, When, crash, hang
 from codespace.testing.site import tree
@@ -133,6 +135,31 @@ async def test_a_database_that_goes_away_behind_the_plan_takes_no_key_and_the_pa
         done = await bench.call("apply_patch", patch=PATCH, operation_key="k")
         assert (done["status"], done["replayed"]) == ("applied", False)
         assert tree(bench.root) == AFTER
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "end"),
+    [("apply_patch", {"patch": PATCH}, "rejected"), ("exec_command", {"command": ["true"]}, "lost")],
+)
+async def test_a_row_whose_commit_was_not_seen_to_end_gets_its_end_all_the_same(
+    tool: str, arguments: dict[str, Any], end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mint = Ledger.mint
+
+    async def unseen(self: Ledger, operation: Operation, *rest: Any, **named: Any) -> None:
+        await mint(self, operation, *rest, **named)
+        raise Refusal("STORE_UNAVAILABLE", "Whether it was written cannot be said.", details={"outcome": UNKNOWN})
+
+    async with bench_with(Faults()) as bench:
+        with monkeypatch.context() as patched:
+            patched.setattr(Ledger, "mint", unseen)
+            assert (await answer(bench, tool, **arguments, operation_key="k"))[0] == "STORE_UNAVAILABLE"
+        with trio.fail_after(20):
+            while (status := await bench.call("operation_status", operation_key="k"))["status"] not in FINAL:
+                await trio.lowlevel.checkpoint()
+        assert status["status"] == end
+        assert tree(bench.root) == OLD
+        assert (await bench.call("apply_patch", patch=FREE))["status"] == "applied"
 
 
 @pytest.mark.parametrize("verb", ["stage", "install", "verify"])

@@ -156,6 +156,18 @@ async def test_a_granted_patch_that_was_being_applied_gets_the_end_of_its_operat
         assert caught.value.details["status"] == "rejected"
 
 
+async def test_a_granted_patch_that_was_not_begun_says_that_nothing_was_written() -> None:
+    async with open_bench(approvals="confirm") as bench:
+        await bench.stop()
+        leave_behind(bench, "exec", "spawning")  # its daemon is dead, and the patch has no row
+        hold = leave_resuming(bench, "apply_patch", "inst-exec-spawning")
+        await bench.start()
+        with pytest.raises(Refusal, match="before the granted patch was begun; nothing was written") as caught:
+            await bench.call("operation_resume", approval_id=hold)
+        assert caught.value.code == "TIMEOUT"
+        assert (await bench.call("approval_status", approval_id=hold))["state"] == "consumed"
+
+
 async def test_a_living_daemons_work_is_left_alone() -> None:
     async with open_bench(files={"a.txt": "a\n"}) as bench:
         running = await bench.call("exec_command", command=["sleep", "1000"], wait_seconds=0)

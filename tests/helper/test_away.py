@@ -286,3 +286,17 @@ def test_what_comes_to_a_staged_name_while_foreign_bytes_are_saved_is_saved_too(
     rescued = house.ask("settle")["report"]["rescued"]
     assert sorted((house.journal / OPERATION / name).read_text() for name in rescued) == ["first\n", "second\n"]
     assert house.files() == {**BEFORE, "d/b": "one\n"}
+
+
+def test_foreign_bytes_that_cannot_be_removed_are_saved_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = house.cut_off(0)
+    staged = house.root / next(slot.beside for slot in manifest.slots if slot.path == "a")
+    staged.write_text("theirs\n")
+
+    def refuse(name: str, *, dir_fd: int | None = None) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with house.helper() as session, monkeypatch.context() as patched:
+        patched.setattr(os, "unlink", refuse)
+        rescued = session.call({"verb": "settle", "operation": OPERATION})["report"]["rescued"]
+    assert [(house.journal / OPERATION / name).read_text() for name in rescued] == ["theirs\n"]

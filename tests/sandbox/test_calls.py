@@ -138,6 +138,13 @@ def test_nothing_can_be_typed_into_a_terminal(cage: Cage) -> None:
         os.close(theirs)
 
 
+def test_no_directory_can_be_encrypted(cage: Cage) -> None:
+    """Its names would come and go with a key, unseen by its times: a git directory could hide from the next look."""
+    ioctl = {"x86_64": 16, "aarch64": 29}[os.uname().machine]
+    for request in (0x800C6613, 0xC0506617, 0xC0406618, 0xC0406619):
+        assert cage.perl(CALL, str(ioctl), "0", str(request), "0").out == EPERM, hex(request)
+
+
 def test_a_request_with_its_upper_half_filled_is_seen_through(cage: Cage) -> None:
     """The kernel looks at 32 bits of a request; a filter that compares 64 would let these through."""
     ioctl = {"x86_64": 16, "aarch64": 29}[os.uname().machine]

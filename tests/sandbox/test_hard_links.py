@@ -30,8 +30,8 @@ def never_pause() -> None:
     """The pace of a count that nobody else waits for."""
 
 
-def counted(workspace: Workspace, *protected: str) -> HardLinks:
-    return hardlinks.count(workspace, protected, never_pause)
+def counted(workspace: Workspace, *protected: str, sandboxed: bool = True) -> HardLinks:
+    return hardlinks.count(workspace, protected, never_pause, sandboxed=sandboxed)
 
 
 @pytest.fixture
@@ -87,6 +87,8 @@ def test_what_no_command_can_write_is_not_counted(workspace: Workspace) -> None:
     assert counted(workspace, *PROTECTED).examples == ("secret",)
     writable = Workspace("w", workspace.root, profile="workspace-write", hidden_paths=("secret",), git="unprotected")
     assert counted(writable, *PROTECTED).examples == (".git/objects/ab",)
+    assert counted(closed, *PROTECTED, sandboxed=False).outside == 1  # the three names are of one file
+    assert counted(closed, *PROTECTED, sandboxed=False).examples[0] in (".git/objects/ab", ".mcp.json", "secret")
 
 
 def test_a_root_that_is_too_large_is_counted_as_far_as_time_and_entries_go(
@@ -123,7 +125,7 @@ def test_a_tree_that_goes_meanwhile_does_not(workspace: Workspace, monkeypatch: 
         waited.append(True)
         shutil.rmtree(workspace.root, ignore_errors=True)
 
-    assert hardlinks.count(workspace, (), remove).complete
+    assert hardlinks.count(workspace, (), remove, sandboxed=True).complete
     assert waited
 
 
@@ -188,7 +190,7 @@ async def test_a_long_count_holds_up_neither_the_start_nor_a_call_nor_the_stop(m
 
 def counting() -> list[str]:
     """Return the threads of this process that count."""
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("count from ")]
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("codespace hard links")]
 
 
 async def test_the_daemon_warns_in_its_log_and_starts_and_answers_meanwhile(tmp_path: Path) -> None:
@@ -239,7 +241,7 @@ def test_a_count_in_the_background_leaves_the_processor_to_others(tmp_path: Path
         waits.append(time.monotonic())
 
     begun = time.process_time()
-    hardlinks.count(Workspace("w", str(root)), (), wait)
+    hardlinks.count(Workspace("w", str(root)), (), wait, sandboxed=True)
     used = time.process_time() - begun
     assert len(waits) == 20
     assert used < len(waits) * limits.HARD_LINK_PAUSE_SECONDS

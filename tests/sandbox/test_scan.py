@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -14,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codespace.beneath import Entry, Hidden, Root
+from codespace.beneath import Entry, Hidden, Root, kernel
 from codespace.sandbox import scan
 
 NAMES = st.sampled_from(
@@ -249,3 +251,39 @@ def test_what_is_remembered_is_bounded(tmp_path: Path, monkeypatch: pytest.Monke
     with Root.open(str(tmp_path)) as root:
         scan.scan(root, hidden=(), protected=(), memory=memory)
     assert 0 < len(memory.recall()) < 21
+
+
+def test_names_that_depend_on_a_key_are_listed_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its key an encrypted directory shows other names than without, and its times tell nothing of it."""
+    (tmp_path / "lib").mkdir()
+    asked: list[int] = []
+
+    def flags(descriptor: int, request: int, buffer: bytearray) -> int:
+        asked.append(request)
+        is_lib = os.fstat(descriptor).st_ino == (tmp_path / "lib").stat().st_ino
+        buffer[:4] = (0x800 if is_lib else 0).to_bytes(4, sys.byteorder)  # FS_ENCRYPT_FL
+        return 0
+
+    memory = scan.Memory()
+    monkeypatch.setattr(scan, "time", clock(LATER))
+    monkeypatch.setattr(kernel.fcntl, "ioctl", flags)
+    with Root.open(str(tmp_path)) as root:
+        scan.scan(root, hidden=(), protected=(), memory=memory)
+    assert len(asked) == 2
+    assert set(memory.recall()) == {"."}
+
+
+@pytest.mark.parametrize(("number", "encrypted"), [(errno.ENOTTY, False), (errno.EIO, True), (errno.EPERM, True)])
+def test_flags_that_cannot_be_read_count_as_encrypted_unless_there_are_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, encrypted: bool
+) -> None:
+    def refuse(descriptor: int, request: int, buffer: bytearray) -> int:
+        raise OSError(number, os.strerror(number))
+
+    descriptor = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        assert not kernel.is_encrypted(descriptor)
+        monkeypatch.setattr(kernel.fcntl, "ioctl", refuse)
+        assert kernel.is_encrypted(descriptor) is encrypted
+    finally:
+        os.close(descriptor)
