@@ -43,20 +43,18 @@ def finish(root: Root, manifest: Manifest, journal: Journal, patience: Patience)
 
 
 def _throw_away(root: Root, manifest: Manifest, journal: Journal, patience: Patience) -> list[str]:
-    repeated = journal.marked("finishing")  # what is gone by now was thrown away before
     journal.mark("finishing")
     journal.sync_before()  # from here on the journal alone has the bytes before
     left = []
     moved = astray(root, manifest, journal, patience)
-    for slot in manifest.slots:
-        if slot.action == "create":
-            continue
-        if not repeated and is_gone(root, slot, patience):
-            moved.add(slot.number)
+    set_aside = [slot for slot in manifest.slots if slot.action != "create"]
+    lost = {slot.number for slot in set_aside if is_gone(root, slot, patience)}
+    moved |= missed(journal, lost)  # noted before the first is thrown away: what is gone later was
+    for slot in set_aside:
         if not patience.insist(partial(discard, root, slot, (slot.before,), journal)):
             left.append(slot.path)
             moved.add(slot.number)
-    if moved:
+    if moved or lost:
         left = [] if sweep_strays(root, manifest, journal, moved, applied=True) else left or ["."]
     for directory in manifest.directories:
         with contextlib.suppress(Refusal, OSError):

@@ -190,8 +190,10 @@ class Journal:
         return tuple(f"rescued/{name}" for name in sorted(os.listdir(os.path.join(self.path, "rescued"))))
 
     def age(self) -> float:
-        """Return how long ago the manifest was written, in seconds of the wall clock."""
-        return time.time() - os.stat("manifest.json", dir_fd=self._descriptor).st_mtime
+        """Return how long ago the manifest was written, in seconds of the wall clock; 0 where it was not yet."""
+        with contextlib.suppress(FileNotFoundError):
+            return time.time() - os.stat("manifest.json", dir_fd=self._descriptor).st_mtime
+        return 0.0
 
     def mark(self, name: str, note: Any = None) -> None:
         """Leave a mark, once; `note` is its content as JSON.
@@ -209,6 +211,16 @@ class Journal:
             pass  # a filesystem without hard links: a file then
         with contextlib.suppress(FileExistsError):
             os.close(self._write(name, json.dumps(note).encode()))
+
+    def revise(self, name: str, note: Any) -> None:
+        """Leave a mark with a note, in place of the one that may be there."""
+        beside = f"{name}.new"
+        descriptor = os.open(beside, _FLAGS & ~os.O_EXCL | os.O_TRUNC, 0o600, dir_fd=self._descriptor)
+        try:
+            write_all(descriptor, json.dumps(note).encode())
+        finally:
+            os.close(descriptor)
+        os.rename(beside, name, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
 
     def marked(self, name: str) -> bool:
         """Return whether the mark is there."""

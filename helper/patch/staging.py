@@ -21,6 +21,7 @@ from helper.patch.patience import Patience, leads_elsewhere
 from helper.patch.planning import Planned
 from helper.patch.probe import probe_renames, remove_probes
 from helper.patch.sight import Identity, discard, identity
+from helper.patch.strays import is_gone, sweep_strays
 
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE: Final = 0o666  # less the umask, which the helper takes over from the daemon
@@ -49,13 +50,27 @@ def stage(
             probe_renames(root, manifest, renaming)
             _write_staged(root, manifest, planned.after, identities, begun)
     except BaseException:
-        if sweep(root, manifest, journal, Patience(), begun) or journal.rescued():
-            journal.close()  # kept for those bytes, or for `finish` to sweep once more
-        else:
-            journal.purge()
+        try:
+            if _clear(root, manifest, journal, begun, identities) and not journal.rescued():
+                journal.purge()
+        finally:
+            journal.close()  # where it is kept: for those bytes, or for `finish` to sweep once more
         raise
     journal.mark("staged")
     return journal, manifest, identities
+
+
+def _clear(root: Root, manifest: Manifest, journal: Journal, begun: Collection[int], made: Collection[int]) -> bool:
+    """Remove what was staged until something stood against it; returns whether nothing is left.
+
+    Args:
+        begun: The slots that got so far.
+        made: Those whose file was there; one that is no longer in its place is looked for everywhere.
+    """
+    patience = Patience()
+    lost = {slot.number for slot in manifest.slots if slot.number in made and is_gone(root, slot, patience)}
+    left = sweep(root, manifest, journal, patience, begun) | lost
+    return not left or sweep_strays(root, manifest, journal, left)
 
 
 def sweep(
@@ -70,7 +85,9 @@ def sweep(
     left: set[int] = set()
     for slot in manifest.slots:
         staged = slot.action != "remove" and (only is None or slot.number in only)
-        if staged and not patience.insist(partial(discard, root, slot, (slot.after,), journal)):
+        # Where an old file is beside it still, it could not be put back; the journal has its bytes.
+        ours = (slot.after, slot.before) if slot.action == "replace" else (slot.after,)
+        if staged and not patience.insist(partial(discard, root, slot, ours, journal)):
             left.add(slot.number)
     for directory in reversed(manifest.directories):
         patience.insist(partial(_remove_directory, root, directory.beside))

@@ -30,12 +30,12 @@ def sweep_strays(
             they could not be put back.
         expected: Slots whose file has to be somewhere, or PROBE. One that is not found is noted in the journal, and
             looked for again the next time.
-    Returns: whether nothing is left. What was not found for a day is given up.
+    Returns: whether nothing is left. What was not found for a day, or could not be looked for, is given up.
     """
     found = _sweep(root, manifest, journal, applied=applied)
-    if found is not None and (found >= set(expected) or journal.age() > limits.JOURNAL_AGE_SECONDS):
+    if (found is not None and found >= set(expected)) or journal.age() > limits.JOURNAL_AGE_SECONDS:
         return True
-    journal.mark("astray", sorted(expected))
+    journal.revise("astray", sorted({*expected, *(journal.note("astray") or ())}))
     return False
 
 

@@ -16,8 +16,9 @@ import pytest
 from codespace import limits
 from codespace.beneath import Root
 from codespace.errors import Refusal
+from helper.patch import staging
 from helper.patch.journal import Journal
-from helper.patch.manifest import Manifest, staged_name
+from helper.patch.manifest import Manifest, Slot, staged_name
 from helper.patch.session import Session
 
 OPERATION = "op-bbbbbbbbbbbbbbbbbbbbbbbb"
@@ -332,6 +333,58 @@ def test_what_lies_in_a_directory_that_is_away_for_a_moment_is_swept_when_it_is_
     away.rename(house.root / "d")
     assert house.ask("finish")["clean"]
     assert house.files() == {**BEFORE, "d/b": "b\n"}
+    assert not (house.journal / OPERATION).exists()
+
+
+def test_what_was_staged_in_a_directory_that_is_moved_while_the_rest_is_staged_is_found(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("d", "z"):
+        (house.root / name).mkdir()
+        (house.root / name / "b").write_text("b\n")
+    patch = "".join(f"*** Update File: {name}/b\n-b\n+c\n" for name in ("d", "z"))
+    write, written = staging.write_beside, list[str]()
+
+    def move_then_fail(root: Root, slot: Slot, data: bytes) -> tuple[int, Any]:
+        if written:
+            (house.root / "d").rename(house.root / "elsewhere")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written.append(slot.path)
+        return write(root, slot, data)
+
+    with house.helper() as session:
+        whole = f"*** Begin Patch\n{patch}*** End Patch"
+        session.call({"verb": "plan", "operation": OPERATION, "patch": whole, "expected_versions": {}})
+        monkeypatch.setattr(staging, "write_beside", move_then_fail)
+        with pytest.raises(Refusal, match="No space left"):
+            session.call({"verb": "stage", "operation": OPERATION})
+    assert written == ["d/b"]
+    assert house.files() == {**BEFORE, "elsewhere/b": "b\n", "z/b": "b\n"}
+    assert not (house.journal / OPERATION).exists()
+
+
+def test_what_was_set_aside_in_a_directory_that_was_moved_is_found_by_the_next_helper_too(house: House) -> None:
+    (house.root / "d").mkdir()
+    (house.root / "d/b").write_text("b\n")
+    patch = "*** Begin Patch\n*** Update File: d/b\n-b\n+c\n*** End Patch"
+    with house.helper() as session:
+        session.call({"verb": "plan", "operation": OPERATION, "patch": patch, "expected_versions": {}})
+        session.call({"verb": "stage", "operation": OPERATION})
+        session.call({"verb": "install", "operation": OPERATION})
+    house.mark("finishing")  # and then it was killed
+    (house.root / "d").rename(house.root / "elsewhere")
+    assert house.ask("finish")["clean"]
+    assert house.files() == {**BEFORE, "elsewhere/b": "c\n"}
+
+
+def test_what_cannot_be_looked_for_is_given_up_after_a_day(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = house.staged()
+    os.unlink(house.root / next(slot.beside for slot in manifest.slots if slot.path == "a"))
+    monkeypatch.setattr(limits, "STRAYS_ENTRIES", 0)
+    assert not house.ask("finish")["clean"]
+    assert (house.journal / OPERATION).exists()
+    monkeypatch.setattr(limits, "JOURNAL_AGE_SECONDS", -1.0)
+    assert house.ask("finish")["clean"]
     assert not (house.journal / OPERATION).exists()
 
 
