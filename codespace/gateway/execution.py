@@ -108,7 +108,8 @@ class Execution:
             PROCESS_SPAWN_FAILED when nothing was started.
         Cancel: what is not started yet is not; a process goes on.
         """
-        run = self._runs.of_key(request.operation_key)
+        while (run := self._runs.of_key(request.operation_key)) is not None and run.started.is_given_up:
+            await run.started.wait_settled()  # nothing was started, and we are the first; or it went on, and we join
         if run is not None:
             require_same(request, run.fingerprint, operation_id=run.operation_id)
             return await self._again(request, run)

@@ -112,7 +112,8 @@ class Patching:
             operation_id and `details.status`.
         Cancel: before the first rename the patch is abandoned (`rejected`); after it, it goes on.
         """
-        job = self._of_key(request.operation_key)
+        while (job := self._of_key(request.operation_key)) is not None and job.ticket.is_given_up:
+            await job.ticket.wait_settled()  # nothing was written, and we are the first; or its end is repeated
         if job is not None:
             require_same(request, job.request.fingerprint, operation_id=job.operation_id)
             return await job.ticket.wait() | {"replayed": True}

@@ -30,6 +30,11 @@ class Ticket:
     def settled(self) -> bool:
         return self._done.is_set()
 
+    @property
+    def is_given_up(self) -> bool:
+        """Whether nobody waited any more and the work has not ended yet: who comes now must not join it."""
+        return self._abandoned and not self.settled
+
     def succeed(self, result: dict[str, Any]) -> None:
         """Set the outcome; the first one stays."""
         if not self.settled:

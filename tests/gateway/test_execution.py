@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from codespace.contract import Caller
 from codespace.errors import Refusal
 from codespace.testing import Bench, open_bench
+from codespace.testing.faulty import Faults
 from codespace.testing.site import tree
 
 CALLER = Caller("memory")
@@ -68,6 +70,42 @@ async def test_a_request_that_is_cancelled_anywhere_leaves_a_process_that_can_be
                 )
             again = await start(bench, "sh", "-c", "exit 3", operation_key=key)  # waits behind it, or is the first
             assert (again["state"], again["exit_code"]) == ("exited", 3)
+
+
+async def test_who_repeats_a_call_that_is_being_given_up_is_no_caller_that_went_away() -> None:
+    faults = Faults()
+    async with open_bench(files={"sub/a": "x"}, runner=faults.open_runner) as bench, trio.open_nursery() as nursery:
+        asked = {"command": ["true"], "cwd": "sub", "operation_key": "k"}
+        looking, gate, gone = trio.Event(), trio.Event(), trio.CancelScope()
+
+        async def look_slowly() -> None:
+            looking.set()
+            with trio.CancelScope(shield=True):  # as a thread does that cannot be cancelled
+                await gate.wait()
+
+        async def go_away() -> None:
+            with gone:
+                await bench.call("exec_command", **asked)
+
+        faults.order("before", "check_directory", look_slowly)
+        nursery.start_soon(go_away)
+        await looking.wait()
+        gone.cancel()
+        run = bench.daemon.tools._admission._drivers["exec_command"]._runs.of_key("k")  # type: ignore[attr-defined]
+        while not run.started.is_given_up:
+            await trio.lowlevel.checkpoint()
+        answers: list[dict[str, Any]] = []
+
+        async def repeat() -> None:
+            answers.append(await bench.call("exec_command", **asked))
+
+        nursery.start_soon(repeat)
+        await trio.testing.wait_all_tasks_blocked()
+        gate.set()
+        with trio.fail_after(20):
+            while not answers:
+                await trio.lowlevel.checkpoint()
+        assert answers[0]["exit_code"] == 0
 
 
 async def test_the_ledger_tells_how_it_ended_and_holds_neither_argv_nor_output() -> None:
