@@ -266,7 +266,9 @@ class Patching:
         except BaseException as problem:
             if is_unsure(problem):  # the row may be there, and nobody else would give it its end
                 self._left_over()
-            await self.plans.forget(job.workspace, job.operation_id)
+            # Protects the runner's memory from a plan that nobody will ask for; those that are held are bounded anyhow.
+            with trio.move_on_after(limits.TIDY_SECONDS, shield=True):
+                await self.plans.forget(job.workspace, job.operation_id)
             raise
         motion.adopt(steps)
 

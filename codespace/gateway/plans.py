@@ -68,9 +68,7 @@ class Plans:
     async def forget(self, workspace: Workspace, token: str) -> None:
         """Let the runner drop a plan; a failure changes nothing that was shown."""
         try:
-            # Protects the runner's memory from plans of callers who left; plans that are held are bounded anyhow.
-            with trio.move_on_after(limits.TIDY_SECONDS, shield=True):
-                await self._runner.finish(workspace, token)
+            await self._runner.finish(workspace, token)
         except Exception as problem:
             log.warning("a plan could not be dropped", workspace_id=workspace.id, problem=repr(problem))
 
@@ -86,7 +84,9 @@ class Plans:
             refusal.details = (refusal.details or {}) | {"status": "rejected", "changes": [], "replayed": False}
             raise
         finally:
-            await self.forget(workspace, token)
+            # Protects the runner's memory from plans of callers who left; plans that are held are bounded anyhow.
+            with trio.move_on_after(limits.TIDY_SECONDS, shield=True):
+                await self.forget(workspace, token)
 
     async def _whole_diff(self, workspace: Workspace, token: str) -> str:
         """Return the whole diff of a plan, for a person who reads it page by page. Raises: Refusal LIMIT_REACHED."""
