@@ -6,6 +6,7 @@ elsewhere and no setting can turn it on.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import signal
@@ -65,4 +66,5 @@ def still_moving() -> None:
 def kill(*pids: int) -> None:
     """End processes at once, this one last if it is among them."""
     for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # a helper that ended by itself since it was listed
+            os.kill(pid, signal.SIGKILL)

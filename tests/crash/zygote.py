@@ -24,6 +24,7 @@ from codespace.drive import Motion
 from codespace.errors import Refusal
 from codespace.gateway.store import Store
 from codespace.runner.channel import Channel
+from codespace.sandbox import orphans
 from codespace.settings import load
 from codespace.testing import processes
 
@@ -68,11 +69,16 @@ def carry_out(order: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reap() -> None:
-    """Wait for helpers that outlived their daemon: each ends with its stdin."""
+    """Wait for helpers that outlived their daemon: each ends with its stdin.
+
+    A sandbox that a daemon's first look made, and that lost its starter in its first moments, waits for the sweep of
+    the next daemon.
+    """
     while left := processes.children():
         for pid in left:
             descriptor = os.pidfd_open(pid)
-            select.select([descriptor], [], [], 10)
+            if not select.select([descriptor], [], [], 10)[0]:
+                orphans.sweep()
             os.close(descriptor)
             os.waitpid(pid, 0)
 

@@ -37,6 +37,8 @@ from codespace.gateway.request import Fingerprints, Request
 from codespace.gateway.store import Store
 
 T = TypeVar("T")
+TOOL = "exec_command"
+"""Of which nobody can say, once its daemon is dead, whether it was started."""
 Mood = Literal["works", "busy", "changed", "fails", "dies before", "dies after"]
 MOODS: tuple[Mood, ...] = ("works", "works", "busy", "changed", "fails", "dies before", "dies after")
 WORKSPACE = Workspace(id="w", root="/w", profile="workspace-write", approvals="operator")
@@ -49,7 +51,7 @@ EXPIRY_SECONDS = 100.0
 
 
 class World:
-    """What requests would change: the driver of `apply_patch`, as Admission sees one."""
+    """What requests would change: the driver of a tool, as Admission sees one."""
 
     def __init__(self) -> None:
         self.effects: dict[str, int] = {}
@@ -165,7 +167,7 @@ class Deciding(RuleBasedStateMachine):
         holds = Holds(self.store, ledger, chain, nursery, clock, own, Polls(), EXPIRY_SECONDS, left_over=lambda: None)
         grants = Grants(self.store, ledger, chain, clock, own)
         prints = Fingerprints(self.store.secret("fingerprint"))
-        return Admission(Registry({"w": WORKSPACE}), ledger, holds, grants, prints, {"apply_patch": self.world}), holds
+        return Admission(Registry({"w": WORKSPACE}), ledger, holds, grants, prints, {TOOL: self.world}), holds
 
     def restart(self) -> None:
         self.store.close()
@@ -208,7 +210,7 @@ class Deciding(RuleBasedStateMachine):
         self.model.look()
         hold = self.model.active(name)
         arguments = {"workspace_id": "w", "name": name, "patch": f"CANARY {name}"}
-        answer = self.ask(lambda admission, _: admission.admit("apply_patch", WORKSPACE, arguments, CALLER))
+        answer = self.ask(lambda admission, _: admission.admit(TOOL, WORKSPACE, arguments, CALLER))
         if hold is not None and self.model.holds[hold].state == "granted":
             self.finish(answer, hold, mood)
             return
