@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -87,8 +88,7 @@ def own_v2() -> Path:
 def share(uid: int) -> Iterator[Path]:
     """Hand a part of v2 to an account, with this process in a cgroup of its own below it, as a user's manager does."""
     before = own_v2()
-    part = before / f"codespace-tests-{os.getpid()}"
-    part.mkdir()
+    part = Path(tempfile.mkdtemp(prefix="codespace-tests-", dir=before))
     try:
         (part / "daemon").mkdir()
         for path in (part, part / "cgroup.procs", part / "cgroup.subtree_control", part / "daemon"):
@@ -139,14 +139,18 @@ class Tree:
     def grow(self) -> None:
         os.write(self._told, b"\n")
         deadline = time.monotonic() + SECONDS
-        while len(self.all) < 3 and time.monotonic() < deadline:
+        while len(self._asleep) < 2 and time.monotonic() < deadline:
             os.sched_yield()
-        assert len(self.all) == 3
+        assert len(self._asleep) == 2
 
     @property
     def all(self) -> list[int]:
-        named = [self.pid, *processes.descendants(self.pid)]
-        return [pid for pid in named if pid == self.pid or "987658" in processes.command_line(pid)]
+        return [self.pid, *processes.descendants(self.pid)]
+
+    @property
+    def _asleep(self) -> list[int]:
+        """Those that are what they are going to be: in the midst of an exec a process has no argv to look at."""
+        return [pid for pid in self.all if processes.command_line(pid) == "sleep 987658"]
 
     def close(self) -> None:
         os.close(self._told)
