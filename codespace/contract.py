@@ -369,8 +369,11 @@ class Runner(Protocol):
     async def leftovers(self, state_dir: str | None = None) -> Sequence[str]:
         """The operations whose journals say that something of them may still lie beside their files."""
 
-    async def prune(self, snapshot_bytes: int, snapshot_age_seconds: float) -> Sequence[str]:
-        """Remove snapshots that are too old or too much; return their operations."""
+    async def expired(self, snapshot_bytes: int, snapshot_age_seconds: float) -> Sequence[str]:
+        """The operations whose snapshots are too old, and the oldest while all together are too much."""
+
+    async def discard(self, operation_id: str) -> bool:
+        """Remove a snapshot; return whether it was there, finished and not in use."""
 
     def cut_off(self) -> None:
         """End every wait for a patch helper now: a stop whose time is over."""

@@ -278,9 +278,12 @@ class InProcess:
     async def leftovers(self, state_dir: str | None = None) -> Sequence[str]:
         return await self._patcher.leftovers(state_dir)
 
-    async def prune(self, snapshot_bytes: int, snapshot_age_seconds: float) -> Sequence[str]:
+    async def expired(self, snapshot_bytes: int, snapshot_age_seconds: float) -> Sequence[str]:
         oldest = self._wall_clock() - snapshot_age_seconds
-        return await trio.to_thread.run_sync(journals.prune, self._state_dir, snapshot_bytes, oldest)
+        return await trio.to_thread.run_sync(journals.expired, self._state_dir, snapshot_bytes, oldest)
+
+    async def discard(self, operation_id: str) -> bool:
+        return await trio.to_thread.run_sync(journals.forget, self._state_dir, operation_id)
 
     def cut_off(self) -> None:
         self._patcher.cut_off()

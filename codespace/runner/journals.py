@@ -55,21 +55,17 @@ def snapshots(state_dir: str) -> list[Snapshot]:
     return sorted(found, key=lambda each: each.finished_at)
 
 
-def prune(state_dir: str, most_bytes: int, oldest: float) -> list[str]:
-    """Remove snapshots from before `oldest` (wall clock), and the oldest while all together are over `most_bytes`.
-
-    Returns: their operations.
-    """
+def expired(state_dir: str, most_bytes: int, oldest: float) -> list[str]:
+    """Return whose snapshots are from before `oldest` (wall clock), and the oldest while all are over `most_bytes`."""
     kept = snapshots(state_dir)
     total = sum(each.size_bytes for each in kept)
-    gone = []
+    found = []
     for each in kept:
         if each.finished_at >= oldest and total <= most_bytes:
             break
-        if forget(state_dir, each.operation_id):
-            gone.append(each.operation_id)
+        found.append(each.operation_id)
         total -= each.size_bytes
-    return gone
+    return found
 
 
 def forget(state_dir: str, operation_id: str) -> bool:

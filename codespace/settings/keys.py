@@ -205,10 +205,10 @@ TOP: Final[Mapping[str, Key]] = {
         kinds.seconds(), f"{limits.APPROVAL_EXPIRY_SECONDS:g}", "How long a hold waits for its grant."
     ),
     "snapshot_bytes": Key(
-        kinds.whole("bytes", 0), str(limits.SNAPSHOT_BYTES), "Most bytes of snapshots. Nothing prunes them yet."
+        kinds.whole("bytes", 0), str(limits.SNAPSHOT_BYTES), "Most bytes of what undo needs; the oldest go first."
     ),
     "snapshot_age_seconds": Key(
-        kinds.seconds(), f"{limits.SNAPSHOT_AGE_SECONDS:.0f}", "How long a snapshot is kept. Nothing prunes them yet."
+        kinds.seconds(), f"{limits.SNAPSHOT_AGE_SECONDS:.0f}", "How long what undo needs is kept."
     ),
     "spool_bytes": Key(kinds.whole("bytes", 0), str(limits.SPOOL_BYTES), "Most output of all commands on disk."),
     "process_spool_bytes": Key(
