@@ -10,6 +10,7 @@ import fnmatch
 import gc
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,8 +19,12 @@ from typing import Final
 
 from codespace.testing import processes
 
-SETTLE_SECONDS: Final = 2.0
-# A process that was killed, or a thread that was told to end, may need a moment of a busy machine.
+SETTLE_SECONDS: Final = 20.0
+# A process that was killed, or a thread that was told to end, may need a moment of a busy machine. Only a leak takes
+# all of it.
+KILL_SECONDS: Final = 20.0
+# For what leaked to be gone after SIGKILL.
+_LOOK_SECONDS: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +105,18 @@ def guard(folder: Path) -> Iterator[None]:
 
 
 def _after_settling(before: Snapshot, folder: Path) -> list[str]:
-    """Collect garbage, reap orphans that have ended, give the rest a bounded moment; look again."""
+    """Collect garbage and reap orphans that have ended until nothing is left, for a bounded time; return the rest.
+
+    Looked at again and again: a process that ends hands us its children, which were not ours before.
+    """
     gc.collect()
-    new = processes.children() - before.children
-    processes.still_alive_after(new, SETTLE_SECONDS)
-    _reap(new)
-    for thread in threading.enumerate():
-        if before.threads.get(thread.ident or 0) != thread.name and not _stays("thread", thread.name):
-            thread.join(SETTLE_SECONDS)
-    return differences(before, look(folder))
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while left := differences(before, look(folder)):
+        if time.monotonic() > deadline:
+            break
+        _reap(processes.children() - before.children)
+        time.sleep(_LOOK_SECONDS)  # threads, files and the ends of others' children have no common event
+    return left
 
 
 def _reap(pids: frozenset[int]) -> None:
@@ -126,7 +134,7 @@ def _kill(pids: frozenset[int]) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, 9)
-    processes.still_alive_after(pids, SETTLE_SECONDS)
+    processes.still_alive_after(pids, KILL_SECONDS)
     _reap(pids)
 
 

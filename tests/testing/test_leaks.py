@@ -16,7 +16,9 @@ from codespace.testing import leaks, processes
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to be guarded; what leaks here does so for good, so nothing is won by waiting for it."""
+    monkeypatch.setattr(leaks, "SETTLE_SECONDS", 0.01)
     return tmp_path
 
 
@@ -52,8 +54,17 @@ def test_an_orphan_of_an_ended_child_is_found(folder: Path) -> None:
     assert not processes.is_alive(int(done.stdout))
 
 
-def test_a_thread_that_goes_on_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leaks, "SETTLE_SECONDS", 0.01)
+def test_what_still_ends_is_waited_for_with_the_children_that_it_hands_on(tmp_path: Path) -> None:
+    script = 'sh -c "read line; sleep 0.05" <&0 & exec sleep 0.05'
+    reading, writing = os.pipe()
+    with leaks.guard(tmp_path):
+        argv = ["sh", "-c", script]
+        os.posix_spawnp("sh", argv, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, reading, 0)])
+        threading.Timer(0.1, os.close, [writing]).start()
+    os.close(reading)
+
+
+def test_a_thread_that_goes_on_is_named(folder: Path) -> None:
     stop = threading.Event()
     thread = threading.Thread(target=stop.wait, name="forgotten")
     with pytest.raises(leaks.Leak, match="thread forgotten"), leaks.guard(folder):
@@ -77,8 +88,7 @@ def test_trios_idle_worker_threads_are_forgiven(folder: Path) -> None:
         trio.run(both_at_once)
 
 
-def test_a_worker_thread_of_trio_that_still_works_is_a_leak(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leaks, "SETTLE_SECONDS", 0.01)
+def test_a_worker_thread_of_trio_that_still_works_is_a_leak(folder: Path) -> None:
     stop = threading.Event()
 
     async def abandon() -> None:
