@@ -6,6 +6,8 @@ connects to it. `Visit` is what a test holds. Nothing of the product is imported
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import selectors
 import shutil
 import signal
@@ -28,10 +30,12 @@ from mcp_types import Tool
 from codespace.testing.calls import call
 from codespace.testing.site import Site
 
-START_SECONDS: Final = 30.0
+START_SECONDS: Final = 60.0
 # A busy machine of two cores imports the MCP SDK in several seconds.
-END_SECONDS: Final = 15.0
-# Over the daemon's own hard stop deadline; a test that wants less measures it itself.
+END_SECONDS: Final = 30.0
+# Over the daemon's own hard stop deadline, its watchdog's; a test that wants less measures it itself.
+_LOWEST_PORT: Final = 10_000
+# Below are those of well-known servers.
 _OF_A_WORKSPACE: Final = frozenset(
     {"workspace_info", "read", "read_many", "find", "search", "apply_patch", "exec_command", "list_processes"}
 )
@@ -196,7 +200,14 @@ class HttpDaemon:
 
 
 def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a TCP port of 127.0.0.1 that was free a moment ago, of those that nobody gets without asking for it.
+
+    One of the kernel's own choice could be given to another connection before the daemon has it, or to whoever
+    tries whether the daemon is there, who would then talk to itself.
+    """
+    lowest_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    asked_for = range(_LOWEST_PORT, lowest_given) or range(_LOWEST_PORT, 65_536)
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", secrets.choice(asked_for)))
+            return int(probe.getsockname()[1])
