@@ -16,7 +16,7 @@ from hypercorn.config import Config
 from codespace import limits, log
 from codespace.contract import Inbox
 from codespace.gateway.operator import Operator
-from codespace.http import exposure, listener
+from codespace.http import connection, exposure, listener
 from codespace.http.app import build_app
 from codespace.http.console import Console
 from codespace.http.exposure import Address
@@ -102,6 +102,7 @@ async def _open_mcp(server_factory: Callable[[], McpServer] | None) -> AsyncIter
 
 
 async def _run(guard: Guard, sock: socket.socket, stop: trio.Event, *, task_status: trio.TaskStatus[None]) -> None:
+    connection.install()
     bind, keep_private = listener.hand_over(sock)
     async with trio.open_nursery() as nursery:
         app = cast(Any, guard)  # ASGI, spelt with our own types of messages

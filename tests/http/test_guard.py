@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-import trio
 
 from .door import INITIALIZE, TOKEN, open_door, raw, status_of
 
@@ -130,26 +127,3 @@ async def test_a_websocket_is_refused() -> None:
         upgrade = {"connection": "upgrade", "upgrade": "websocket", "sec_websocket_version": "13"}
         await stream.send_all(raw("GET", "/mcp", door, sec_websocket_key="AAAAAAAAAAAAAAAAAAAAAA==", **upgrade))
         assert await status_of(stream) == 403
-
-
-async def test_http_2_by_prior_knowledge_meets_the_same_guard() -> None:
-    import h2.connection
-    import h2.events
-
-    async def status(door: Any, authority: str) -> int:
-        protocol = h2.connection.H2Connection()
-        protocol.initiate_connection()
-        request = [(":method", "GET"), (":path", "/healthz"), (":scheme", "http"), (":authority", authority)]
-        protocol.send_headers(1, request, end_stream=True)
-        async with await door.connect() as stream:
-            await stream.send_all(protocol.data_to_send())
-            with trio.fail_after(5):
-                while data := await stream.receive_some():
-                    for event in protocol.receive_data(data):
-                        if isinstance(event, h2.events.ResponseReceived):
-                            return int(dict(event.headers)[b":status"])
-        return 0
-
-    async with open_door() as door:
-        assert await status(door, "evil.example") == 421
-        assert await status(door, door.address.authority) in (200, 421)

@@ -1,0 +1,61 @@
+"""One connection of the door: HTTP/1.1 and nothing else, and a fault in it is the end of it alone.
+
+Hypercorn runs every connection in the nursery of the whole server and lets out whatever its protocols raise, so that
+a few bytes of a stranger, sent before any guard is asked, would end the daemon. And without TLS it changes to HTTP/2
+for whoever says so, which no MCP client and no browser does unasked: a second parser, and connections that no idle
+time ends. RFC 9110, section 7.8: a server may go on in the protocol that it was spoken to in.
+"""
+
+from __future__ import annotations
+
+import hypercorn.trio.run
+import structlog
+from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.trio.tcp_server import TCPServer
+
+log = structlog.get_logger("codespace.http.connection")
+
+
+class _Plain(H11Protocol):
+    """HTTP/1.1, whatever else a request offers."""
+
+    async def _check_protocol(self, event: object) -> None:
+        """Leave out the look for HTTP/2."""
+
+
+class Connection(TCPServer):
+    """Hypercorn's connection, kept to itself."""
+
+    async def run(self) -> None:
+        """Serve it until it ends. Never raises; a fault is logged by its kind, since its text may quote a request."""
+        try:
+            await super().run()
+        except* Exception as faults:
+            log.warning("a connection ended by a fault", faults=sorted({type(each).__name__ for each in _flat(faults)}))
+
+    async def _read_data(self) -> None:
+        offered = self.protocol
+        offered.protocol = _Plain(
+            offered.app,
+            offered.config,
+            offered.context,
+            offered.task_group,
+            offered.state,
+            offered.ssl,
+            offered.client,
+            offered.server,
+            offered.send,
+        )
+        await super()._read_data()
+
+
+def install() -> None:
+    """Have Hypercorn make its connections of this kind: it has no setting for that."""
+    hypercorn.trio.run.TCPServer = Connection  # type: ignore[attr-defined]
+
+
+def _flat(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for each in group.exceptions:
+        found.extend(_flat(each) if isinstance(each, BaseExceptionGroup) else [each])
+    return found
