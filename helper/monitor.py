@@ -2,9 +2,10 @@
 
 Started as a *keeper* (`python -I -S monitor.py`, its control socket on fd 0), it forks one *monitor*
 for each socket that it is handed: a fork of a small, loaded interpreter takes under a millisecond,
-a new interpreter takes ten times as long. A monitor is the subreaper of exactly one command, so its
-descendants are the command's tree and nothing else, whatever they do (double forks, setsid). Its own
-socket is its lifeline: when the daemon ends, by whatever means, the socket closes and the tree dies.
+a new interpreter takes ten times as long. The monitor forks at once what will take the request and become
+the command, so that one that is there before it is needed costs no fork at all. It is the subreaper of exactly
+one command, so its descendants are the command's tree and nothing else, whatever they do (double forks, setsid).
+Its own socket is its lifeline: when the daemon ends, by whatever means, the socket closes and the tree dies.
 The keeper is a subreaper too: what a killed monitor leaves behind falls to it and is ended.
 
 It decides nothing: program, directory, environment and descriptors arrive ready. It imports the
@@ -239,15 +240,34 @@ class Line:
             self.cut = True  # nobody listens any more: the same as EOF
 
 
-def become(request: dict[str, Any], descriptors: Sequence[int], failure: int, parent: int) -> NoReturn:
-    """Turn this fork into the command; on failure write `stage errno` to `failure` and end."""
-    stage = "session"
+def wait_for_order(control: socket.socket, told: int, parent: int) -> NoReturn:
+    """Be the fork that takes the request and becomes its command. To `told` goes what the monitor must know, a line of
+    JSON, and behind it `stage errno` where it failed; an execve closes it."""
     try:
         os.setsid()
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # the monitor has one thread: no thread trap
         if os.getppid() != parent:
-            os._exit(127)
-        stage = "directory"
+            raise EOFError
+        line = Line(control)
+        request, descriptors = line.receive_request()
+        line.tell(event="ready")  # without it certainly nothing was started, and the daemon may ask another
+        if line.cut:
+            raise EOFError
+        facts = {"layers": request.get("layers", 0), "hang_up": request["terminal"] != "none"}
+        os.write(told, json.dumps(facts).encode() + b"\n")
+        become(request, descriptors, told)
+    except (EOFError, ConnectionError):
+        pass  # the daemon went away or gave up before there was a command
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(127)
+
+
+def become(request: dict[str, Any], descriptors: Sequence[int], failure: int) -> NoReturn:
+    """Turn this fork into the command; on failure write `stage errno` to `failure` and end."""
+    stage = "directory"
+    try:
         os.fchdir(descriptors[3])
         stage = "descriptors"
         failure = place(descriptors, failure)
@@ -308,30 +328,51 @@ def close_others(above: int, kept: int) -> None:
             os.closerange(first, min(last, os.sysconf("SC_OPEN_MAX")) + 1)  # a kernel before 5.9
 
 
-def start(line: Line, request: dict[str, Any], descriptors: Sequence[int]) -> int | None:
-    """Start the command and report; returns its pid, None where it could not be started."""
-    outcome, failure = os.pipe()
+def start(line: Line) -> tuple[int, dict[str, Any]] | None:
+    """Fork what becomes the command, wait until it has, and report.
+
+    Returns: its pid and what `wait_for_order` told of it; None where there is no command.
+    """
+    outcome, told = os.pipe()
     parent = os.getpid()
-    pid = os.fork()
+    try:
+        pid = os.fork()  # before there is a request: a spare monitor has done it when one comes
+    except OSError as error:
+        line.tell(event="failed", stage="monitor", errno=error.errno)
+        return None
     if pid == 0:
-        become(request, descriptors, failure, parent)
-    for descriptor in (failure, *descriptors):
-        os.close(descriptor)
+        wait_for_order(line.socket, told, parent)
+    os.close(told)
+    facts, separator, failed = listen(line, outcome).partition(b"\n")
+    os.close(outcome)
+    if line.cut:
+        return pid, {}  # whatever it is by now, it ends with the lifeline
+    if failed:
+        os.waitpid(pid, 0)
+        stage, number = failed.split()
+        line.tell(event="failed", stage=stage.decode(), errno=int(number))
+        return None
+    if not separator:
+        return None  # it ended before it had a request
+    line.tell(event="started", pid=pid)
+    return pid, json.loads(facts)
+
+
+def listen(line: Line, outcome: int) -> bytes:
+    """Return what the fork says until it has become the command or ended; the lifeline may be `cut` before."""
     # An execve can hang (a dead network filesystem); the lifeline must be heard all the same.
     poll = select.poll()
     poll.register(outcome, select.POLLIN)
     poll.register(line.socket, select.POLLRDHUP)
-    if all(fd != outcome for fd, _ in poll.poll()):
-        line.cut = True
-        return pid
-    failed = os.read(outcome, 64).split()
-    os.close(outcome)
-    if failed:
-        os.waitpid(pid, 0)
-        line.tell(event="failed", stage=failed[0].decode(), errno=int(failed[1]))
-        return None
-    line.tell(event="started", pid=pid)
-    return pid
+    said = b""
+    while True:
+        if all(fd != outcome for fd, _ in poll.poll()):
+            line.cut = True
+            return said
+        block = os.read(outcome, 4096)
+        if not block:
+            return said
+        said += block
 
 
 def reap(command: int, line: Line, usage: Usage, *, asked: bool) -> tuple[bool, bool]:
@@ -395,15 +436,10 @@ def monitor(control: socket.socket) -> NoReturn:
     try:
         adopt_orphans()
         line = Line(control)
-        request, descriptors = line.receive_request()
-        line.tell(event="ready")  # without it certainly nothing was started, and the daemon may ask another
-        if line.cut:
-            raise EOFError
-        command = start(line, request, descriptors)
-        if command is not None:
-            own(line, command, layers=request.get("layers", 0), hang_up=request["terminal"] != "none")
-    except (EOFError, ConnectionError):
-        pass  # the daemon went away or gave up before there was a command
+        started = start(line)
+        if started is not None:
+            command, facts = started
+            own(line, command, layers=facts.get("layers", 0), hang_up=facts.get("hang_up", False))
     except Exception:
         sys.excepthook(*sys.exc_info())  # a fault of ours: told on stderr; the tree falls to the keeper
     finally:

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -404,6 +405,33 @@ def test_a_closed_line_without_a_request_ends_its_monitor(keeper: Keeper) -> Non
     line.expect("exited")
     line.expect("gone")
     assert read_all(output) == b""
+
+
+def waiting(keeper: Keeper) -> tuple[Line, int, int]:
+    """A monitor that nobody has asked: its line, its pid, and the fork of it that would become the command."""
+    line = keeper.monitor()
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while time.monotonic() < deadline:
+        for owner in processes.children(keeper.process.pid):
+            for fork in processes.children(owner):
+                return line, owner, fork
+    raise AssertionError("no monitor has forked")
+
+
+@pytest.mark.parametrize("victim", ["monitor", "fork"])
+def test_a_monitor_that_is_killed_before_it_is_asked_says_nothing_and_leaves_nothing(
+    keeper: Keeper, victim: str
+) -> None:
+    line, owner, fork = waiting(keeper)
+    os.kill(owner if victim == "monitor" else fork, signal.SIGKILL)
+    assert line.event() is None
+    assert not processes.still_alive_after([owner, fork], DEADLINE_SECONDS)
+
+
+def test_a_spare_monitor_ends_with_its_line(keeper: Keeper) -> None:
+    line, owner, fork = waiting(keeper)
+    line.close()
+    assert not processes.still_alive_after([owner, fork], DEADLINE_SECONDS)
 
 
 def test_the_slow_way_to_list_children_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
