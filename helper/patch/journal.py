@@ -251,6 +251,8 @@ class Journal:
             write_all(descriptor, data)
         except BaseException:
             os.close(descriptor)
+            with contextlib.suppress(OSError):  # half of it would pass for all, and take the room of the next try
+                os.unlink(name, dir_fd=self._descriptor)
             raise
         return descriptor
 
