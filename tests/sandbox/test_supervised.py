@@ -20,6 +20,7 @@ from codespace.sandbox.box import HOME, Sandbox
 from codespace.testing import processes
 
 from .test_endings import marked
+from .until import PATIENCE_SECONDS
 
 SECONDS = 60.0
 MOMENTS = (0, 1, 2, 4, 8, 16, 32)
@@ -146,9 +147,9 @@ async def test_a_spawn_that_is_cancelled_at_any_moment_leaves_no_process_and_no_
                 await bench.supervisor.terminate(process_id, 0)
     for process_id in list(bench.supervisor._processes):
         await bench.supervisor.terminate(process_id, 0)
-    assert not processes.still_alive_after(marked("987663"), 5.0)
+    assert not processes.still_alive_after(marked("987663"), PATIENCE_SECONDS)
     # By the root: sandboxes of other daemons on this machine are none of this test's business.
-    assert not processes.still_alive_after(marked(bench.workspace.root), 5.0)
+    assert not processes.still_alive_after(marked(bench.workspace.root), PATIENCE_SECONDS)
 
 
 async def test_the_end_of_the_supervisor_ends_its_sandboxes(tmp_path: Path) -> None:
@@ -172,7 +173,8 @@ async def test_a_killed_monitor_or_bubblewrap_ends_the_run_and_leaves_nothing(be
         parent = int(Path(f"/proc/{outer}/stat").read_text().rpartition(")")[2].split()[1])
         os.kill(parent if victim == "monitor" else outer, signal.SIGKILL)
         await bench.supervisor.wait_exit(process_id)
-        assert not processes.still_alive_after(marked("987665"), 5.0)
+        assert not processes.still_alive_after(marked("987665"), PATIENCE_SECONDS)
+        assert not processes.still_alive_after(sandboxes(), PATIENCE_SECONDS)
 
 
 async def test_a_terminal_has_ctrl_c_job_control_and_an_exit_code(bench: Bench) -> None:
@@ -227,7 +229,7 @@ async def test_a_program_that_is_only_outside_is_named_and_nothing_is_started(be
     assert "readable_paths" in str(caught.value.next_step)
     with pytest.raises(Refusal, match="no such program"):
         await bench.spawn("no-such-program")
-    assert not processes.still_alive_after(sandboxes(), 5.0)
+    assert not processes.still_alive_after(sandboxes(), PATIENCE_SECONDS)
 
 
 async def test_a_workspace_that_cannot_be_protected_is_refused_and_lives_on(bench: Bench) -> None:
