@@ -180,7 +180,7 @@ def test_a_look_that_remembers_finds_what_one_without_finds(
         place = Path(folder, "root")
         place.mkdir()
         grow(place, tree)
-        patched.setattr(scan, "time", clock(LATER))
+        patched.setattr(scan, "time", clock())
         memory = scan.Memory()
         with Root.open(str(place)) as root:
             first = scan.scan(root, hidden=hidden, protected=protected, memory=memory)
@@ -192,13 +192,10 @@ def test_a_look_that_remembers_finds_what_one_without_finds(
             assert remembering == scan.scan(root, hidden=hidden, protected=protected)
 
 
-def clock(ahead: int) -> object:
+def clock(now: Callable[[], int] = lambda: time.time_ns() + LATER) -> object:
     class Clock:
         monotonic: Callable[[], float] = staticmethod(time.monotonic)
-
-        @staticmethod
-        def time_ns() -> int:
-            return time.time_ns() + ahead
+        time_ns: Callable[[], int] = staticmethod(now)
 
     return Clock
 
@@ -208,13 +205,15 @@ def test_only_what_has_settled_is_remembered_and_is_not_listed_again(
 ) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / ".git").touch()
+    made = (tmp_path / "a" / "b").stat().st_ctime_ns
     memory = scan.Memory()
     listed: list[str] = []
     with Root.open(str(tmp_path)) as root:
         monkeypatch.setattr(root, "open_listing", noting(root.open_listing, listed))
+        monkeypatch.setattr(scan, "time", clock(lambda: made))  # a look that comes at once, however slow the machine
         fresh = scan.scan(root, hidden=(), protected=(), memory=memory)
         assert memory.recall() == {}
-        monkeypatch.setattr(scan, "time", clock(LATER))
+        monkeypatch.setattr(scan, "time", clock())
         for _ in range(2):
             assert scan.scan(root, hidden=(), protected=(), memory=memory) == fresh
         assert sorted(listed) == sorted([".", "a", "a/b"] * 2)
@@ -232,7 +231,7 @@ def test_a_filesystem_that_may_change_behind_the_kernel_is_always_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = scan.Memory()
-    monkeypatch.setattr(scan, "time", clock(LATER))
+    monkeypatch.setattr(scan, "time", clock())
     with Root.open(str(tmp_path)) as root:
         assert root.tells_changes(), "the tests want a local filesystem below the temporary folder"
         monkeypatch.setattr(root, "tells_changes", lambda: False)
@@ -246,7 +245,7 @@ def test_what_is_remembered_is_bounded(tmp_path: Path, monkeypatch: pytest.Monke
     for number in range(20):
         (tmp_path / f"d{number}").mkdir()
     memory = scan.Memory()
-    monkeypatch.setattr(scan, "time", clock(LATER))
+    monkeypatch.setattr(scan, "time", clock())
     monkeypatch.setattr(scan.limits, "SANDBOX_KEPT_ENTRIES", 30)
     with Root.open(str(tmp_path)) as root:
         scan.scan(root, hidden=(), protected=(), memory=memory)
@@ -265,7 +264,7 @@ def test_names_that_depend_on_a_key_are_listed_each_time(tmp_path: Path, monkeyp
         return 0
 
     memory = scan.Memory()
-    monkeypatch.setattr(scan, "time", clock(LATER))
+    monkeypatch.setattr(scan, "time", clock())
     monkeypatch.setattr(kernel.fcntl, "ioctl", flags)
     with Root.open(str(tmp_path)) as root:
         scan.scan(root, hidden=(), protected=(), memory=memory)
