@@ -189,9 +189,8 @@ async def test_a_worker_that_is_lost_takes_no_decision_and_no_count_along(monkey
         await bench.call("exec_command", **command, wait_seconds=0)
         database = str(bench.daemon.settings.database)
         await until(lambda: [row for row in told(database) if row["network_decisions"][0]["times"] == 100])
-        (worker,) = [
-            pid for pid in processes.descendants(os.getpid()) if "helper.worker" in processes.command_line(pid)
-        ]
+        # By its parent: what the worker starts has the worker's command line until it has its own.
+        (worker,) = [pid for pid in processes.children() if "helper.worker" in processes.command_line(pid)]
         os.kill(worker, signal.SIGKILL)
         ended = await bench.call("exec_command", **command, wait_seconds=30)
         assert ended["termination"] == "lost"
