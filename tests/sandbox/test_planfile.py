@@ -130,4 +130,4 @@ def test_a_run_that_is_told_to_end_ends_its_command(cage: Cage) -> None:
         assert program.stdout is not None
         assert program.stdout.readline() == b"up\n"
         program.terminate()
-        assert program.wait(20) == 128 + 15
+        assert program.wait(60) == 128 + 15
