@@ -75,6 +75,9 @@ def _file(change: NetChange, page: _Page, allowance: Allowance) -> Iterator[byte
     if before is not None and change.edits is None and not _is_text(before):
         yield _summary("old", "not UTF-8 text", before)
         before = None
+    if after is not None and change.edits is None and not _is_text(after):  # an undo brings back whatever there was
+        yield _summary("new", "not UTF-8 text", after)
+        after = None
     if before is not None and after is not None:
         edits = _refined(before, after, change.edits, allowance)
         yield from _hunks(before, after, edits)

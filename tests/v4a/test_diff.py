@@ -107,6 +107,15 @@ def test_bytes_that_are_no_text_are_named_by_size_and_hash() -> None:
     assert diff.endswith("@@ -0,0 +1,1 @@\n+text\n")
 
 
+@pytest.mark.parametrize("before", [None, b"old\n", b"\xfe\xff"])
+def test_new_bytes_that_are_no_text_are_told_by_size_and_hash(before: bytes | None) -> None:
+    after = b"shown\n\xff\xfe"
+    diff, _ = unified_diff([change(before, after)], PLENTY)
+    assert f"[new content: 8 bytes, sha256:{sha256(after).hexdigest()}, not UTF-8 text]\n" in diff
+    assert "shown" not in diff
+    assert ("-old\n" in diff) == (before == b"old\n")
+
+
 def test_a_whole_file_that_does_not_fit_is_named_and_what_follows_is_shown() -> None:
     diff, truncated = unified_diff([change(None, b"x\n" * 5000, "big"), change(None, b"y\n", "small")], 2000)
     assert truncated
