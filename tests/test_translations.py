@@ -144,7 +144,8 @@ def test_the_readme_and_the_security_model_are_there_in_korean() -> None:
 
 @pytest.mark.parametrize("name", TRANSLATIONS)
 def test_a_translation_has_all_that_its_english_page_has_and_nothing_else(name: str) -> None:
-    assert differences(read(name.replace(".ko.md", ".md")), read(name)) == []
+    found = differences(read(name.replace(".ko.md", ".md")), read(name))
+    assert found == [], "\n".join(found)
 
 
 @pytest.mark.parametrize("name", TRANSLATIONS)
