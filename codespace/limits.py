@@ -515,7 +515,7 @@ HTTP_FLUSH_SECONDS: Final = 1.0
 HTTP_DRAIN_SECONDS: Final = 2.0
 # After a stop: how long answers under way may still be written before their connections are cut.
 HTTP_SESSIONS: Final = 64
-# Most MCP sessions at once; a desktop has a handful of clients.
+# Most MCP sessions at once; a desktop has a handful of clients. One more takes the place of the longest idle.
 HTTP_SESSION_IDLE_SECONDS: Final = 1_800.0
 # A session without a request or an open stream ends after this.
 HTTP_BACKLOG: Final = 100
