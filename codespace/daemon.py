@@ -43,6 +43,7 @@ from codespace.gateway.recovery import Leftovers, Recovery
 from codespace.gateway.registry import Registry
 from codespace.gateway.request import Fingerprints
 from codespace.gateway.runs import Runs
+from codespace.gateway.scrubber import Scrubber
 from codespace.gateway.settlement import Settlement
 from codespace.gateway.snapshots import prune
 from codespace.gateway.stops import Stops
@@ -167,8 +168,18 @@ async def _open_gateway(
     with closing(Occupancy(Neighbours(ledger, own).occupant)) as occupancy:
         async with _open_drivers() as drivers:
             leftovers = Leftovers()
+            scrubber = Scrubber(store, drivers)
             holds = Holds(
-                store, ledger, chain, drivers, wall_clock, own, polls, settings.approval_expiry_seconds, leftovers.tell
+                store,
+                ledger,
+                chain,
+                drivers,
+                wall_clock,
+                own,
+                polls,
+                settings.approval_expiry_seconds,
+                leftovers.tell,
+                scrubber,
             )
             recovery = Recovery(instances, ledger, holds, Settlement(ledger, occupancy, runner, registry, wall_clock))
             undo = Undo(runner, ledger, instances)
@@ -184,7 +195,7 @@ async def _open_gateway(
             execution = Execution(
                 runner, ledger, occupancy, drivers, wall_clock, own, runs, processes, leftovers.tell, recovery
             )
-            grants = Grants(store, ledger, chain, wall_clock, own)
+            grants = Grants(store, ledger, chain, wall_clock, own, scrubber)
             admission = Admission(
                 registry,
                 ledger,

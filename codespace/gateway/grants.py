@@ -25,6 +25,7 @@ from codespace.gateway.audit import Audit
 from codespace.gateway.hold import Hold
 from codespace.gateway.ledger import Ledger
 from codespace.gateway.scopes import Scope
+from codespace.gateway.scrubber import Scrubber
 from codespace.gateway.store import Store
 from statemachines.grant import Grant as Law
 
@@ -58,13 +59,20 @@ class Grants:
     """The grants of one database, as one daemon or the command line sees them."""
 
     def __init__(
-        self, store: Store, ledger: Ledger, audit: Audit, wall_clock: Callable[[], float], instance_id: str
+        self,
+        store: Store,
+        ledger: Ledger,
+        audit: Audit,
+        wall_clock: Callable[[], float],
+        instance_id: str,
+        scrubber: Scrubber,
     ) -> None:
         self._store = store
         self._ledger = ledger
         self._audit = audit
         self._wall_clock = wall_clock
         self._instance_id = instance_id
+        self._scrubber = scrubber
 
     async def give(self, hold: Hold, scope: Scope, terms: Mapping[str, Any], seconds: float | None) -> Grant:
         """Record a grant for what is like a hold that the operator has just granted.
@@ -170,7 +178,9 @@ class Grants:
                 self._ledger.apply_within(db, motion.steps(event, changes={"terms": _digest(grant.terms)}))
             return _one(db, grant_id)
 
-        return await self._store.write(write, durable=True)
+        ended = await self._store.write(write, durable=True)
+        self._scrubber.soon()  # its terms are what was shown: argument lists, environments, input
+        return ended
 
 
 def require_time(seconds: float | None) -> None:

@@ -55,6 +55,7 @@ class Holds:
         polls: Polls,
         expiry_seconds: float,
         left_over: Callable[[], None],
+        scrubber: Scrubber,
     ) -> None:
         self._store = store
         self._recorder = ledger.recorder("hold")
@@ -67,7 +68,7 @@ class Holds:
         self._left_over = left_over
         self._running: dict[str, Ticket] = {}
         self._changed = trio.Event()
-        self._scrubber = Scrubber(store, nursery)
+        self._scrubber = scrubber
 
     # --- finding ---
 

@@ -25,6 +25,7 @@ from codespace.gateway.ledger import Ledger
 from codespace.gateway.operation import Kind, Operation
 from codespace.gateway.polls import Polls
 from codespace.gateway.scopes import Scope
+from codespace.gateway.scrubber import Scrubber
 from codespace.gateway.store import Store
 from codespace.gateway.view import known
 
@@ -154,10 +155,20 @@ async def open_operator(
         async with trio.open_nursery() as nursery:
             audit = Audit(wall_clock, COMMAND_LINE)
             ledger = Ledger(store, wall_clock, COMMAND_LINE, audit)
+            scrubber = Scrubber(store, nursery)
             holds = Holds(
-                store, ledger, audit, nursery, wall_clock, COMMAND_LINE, Polls(), expiry_seconds, left_over=lambda: None
+                store,
+                ledger,
+                audit,
+                nursery,
+                wall_clock,
+                COMMAND_LINE,
+                Polls(),
+                expiry_seconds,
+                left_over=lambda: None,
+                scrubber=scrubber,
             )
-            grants = Grants(store, ledger, audit, wall_clock, COMMAND_LINE)
+            grants = Grants(store, ledger, audit, wall_clock, COMMAND_LINE, scrubber)
             yield Operator(store, ledger, holds, grants, workspaces)
             nursery.cancel_scope.deadline = trio.current_time() + limits.SCRUB_PATIENCE_SECONDS
     finally:

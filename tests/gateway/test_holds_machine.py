@@ -34,6 +34,7 @@ from codespace.gateway.operation import Operation
 from codespace.gateway.polls import Polls
 from codespace.gateway.registry import Registry
 from codespace.gateway.request import Fingerprints, Request
+from codespace.gateway.scrubber import Scrubber
 from codespace.gateway.store import Store
 
 T = TypeVar("T")
@@ -164,8 +165,20 @@ class Deciding(RuleBasedStateMachine):
         own, clock = f"inst-{self.life}", lambda: self.model.now
         chain = Audit(clock, own)
         ledger = Ledger(self.store, clock, own, chain)
-        holds = Holds(self.store, ledger, chain, nursery, clock, own, Polls(), EXPIRY_SECONDS, left_over=lambda: None)
-        grants = Grants(self.store, ledger, chain, clock, own)
+        scrubber = Scrubber(self.store, nursery)
+        holds = Holds(
+            self.store,
+            ledger,
+            chain,
+            nursery,
+            clock,
+            own,
+            Polls(),
+            EXPIRY_SECONDS,
+            left_over=lambda: None,
+            scrubber=scrubber,
+        )
+        grants = Grants(self.store, ledger, chain, clock, own, scrubber)
         prints = Fingerprints(self.store.secret("fingerprint"))
         return Admission(Registry({"w": WORKSPACE}), ledger, holds, grants, prints, {TOOL: self.world}), holds
 

@@ -278,6 +278,42 @@ async def test_a_revoked_grant_grants_nothing_and_its_terms_are_gone() -> None:
         assert set(told.terms) == {"sha256", "bytes"}
 
 
+async def exact(bench: Bench, seconds: float | None) -> str:
+    """Grant exactly a command whose arguments nobody should keep, and let it run; return the grant's id."""
+    command = {"command": ["/bin/echo", "CANARY"]}
+    with pytest.raises(Refusal) as caught:
+        await bench.call("exec_command", **command)
+    hold = caught.value.approval_id or ""
+    _, grant = await bench.daemon.operator.grant(hold, by="the console", scope="exact", seconds=seconds)
+    assert grant is not None
+    await bench.call("operation_resume", approval_id=hold)
+    assert (await bench.call("exec_command", **command))["exit_code"] == 0
+    return grant.id
+
+
+async def until_gone(bench: Bench) -> None:
+    with trio.fail_after(30):
+        while b"CANARY" in raw_bytes(bench):
+            await trio.lowlevel.checkpoint()
+
+
+async def test_what_a_grant_names_leaves_every_file_when_it_is_revoked() -> None:
+    async with open_operated() as bench:
+        grant = await exact(bench, None)
+        assert b"CANARY" in raw_bytes(bench)
+        await bench.daemon.operator.revoke(grant)
+        await until_gone(bench)
+
+
+async def test_what_a_grant_names_leaves_every_file_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HOLD_SWEEP_SECONDS", 0.05)
+    async with open_operated() as bench:
+        await exact(bench, 60)
+        assert b"CANARY" in raw_bytes(bench)
+        bench.advance(61)
+        await until_gone(bench)
+
+
 async def test_a_grant_ends_with_its_time() -> None:
     async with open_operated() as bench:
         await scoped(bench, add("src/a.txt"), "src", 60)
