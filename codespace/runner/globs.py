@@ -207,15 +207,18 @@ def _alternatives(pattern: str) -> list[str]:
     """Write out braces, from the left; unbalanced ones are letters."""
     done: list[str] = []
     left = [pattern]
+    looks = 0
     while left:
         body = left.pop()
+        looks += 1
         parts = _first_brace(body)
         if parts is None:
             done.append(body)
         else:
             before, choices, after = parts
             left.extend(before + choice + after for choice in choices)
-        if len(done) + len(left) > _ALTERNATIVES:
+        # Pairs of braces with one choice grow nothing, and each is another look at the whole pattern.
+        if len(done) + len(left) > _ALTERNATIVES or looks > 2 * _ALTERNATIVES:
             raise Refusal("INVALID_ARGUMENT", f"The glob has over {_ALTERNATIVES} alternatives in braces.")
     return done
 
