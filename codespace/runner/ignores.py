@@ -5,6 +5,7 @@ Read through `beneath` like every file of a workspace, each directory's rules on
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +16,7 @@ from codespace.runner.globs import Glob
 _FILES: Final = (".gitignore", ".ignore")  # of one directory, the stronger last
 _RULE_BYTES: Final = 262_144  # of one file; a longer one is machine-made, and is left out whole
 _RULES: Final = 2_000  # of one file
+_RULES_BETWEEN: Final = 32  # two looks at the clock: a long rule of many stars takes milliseconds for a long name
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +26,15 @@ class _Rule:
 
 
 class Ignores:
-    """The rules of one walk. The walk leaves out what is below an ignored directory by itself."""
+    """The rules of one walk. The walk leaves out what is below an ignored directory by itself.
 
-    def __init__(self, root: Root) -> None:
+    Args:
+        require_time: Raises where the walk's time is over; called every now and then.
+    """
+
+    def __init__(self, root: Root, require_time: Callable[[], None]) -> None:
         self._root = root
+        self._require_time = require_time
         self._rules: dict[str, list[_Rule]] = {}
 
     def skips(self, entry: Entry) -> bool:
@@ -36,7 +43,9 @@ class Ignores:
         while above:
             above = above.rpartition("/")[0]
             below = entry.path[len(above) + 1 :] if above else entry.path
-            for rule in self._of(above):
+            for number, rule in enumerate(self._of(above), 1):
+                if number % _RULES_BETWEEN == 0:
+                    self._require_time()
                 if rule.glob.directories_only and entry.kind != "directory":
                     continue
                 if rule.glob.matches(below):

@@ -6,12 +6,14 @@ never shown, whatever ripgrep was told to leave out.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from codespace import limits
@@ -53,6 +55,10 @@ class Question:
         return [*told, "--fixed-strings"] if self.literal else told
 
 
+class _Over(Exception):
+    """The call was stopped, or its time is over."""
+
+
 class Ripgrep:
     """One call's worth of work, in the thread that it belongs to.
 
@@ -79,7 +85,7 @@ class Ripgrep:
             names = Names()
             arguments = ["--files", "--null", *(("--no-ignore",) if include_ignored else ())]
             if self._in_sandbox(arguments, names.take):
-                return sorted(filter(self.is_visible, filter(wanted, names.found) if wanted else names.found))
+                return sorted(self._chosen(names.found, wanted))
         walked = (entry.path for entry in self._walk(self._deadline, include_ignored=include_ignored))
         return sorted(filter(wanted, walked) if wanted else walked)
 
@@ -112,6 +118,23 @@ class Ripgrep:
         if known is None:
             known = self._inside[directory] = self._root.reaches(directory or ".")
         return known
+
+    def _chosen(self, found: Iterable[str], wanted: Callable[[str], bool] | None) -> Iterator[str]:
+        """Yield the names to be shown; a glob of many parts on many long names would take hours."""
+        # What a slow tree gave until the deadline is still looked through.
+        until = max(self._deadline, time.monotonic() + limits.SEARCH_LAST_SECONDS)
+        with contextlib.suppress(_Over):
+            for path in found:
+                self._require_time(until)
+                if (wanted is None or wanted(path)) and self.is_visible(path):
+                    yield path
+
+    def _require_time(self, deadline: float) -> None:
+        if self._stop.said:
+            raise _Over
+        if time.monotonic() > deadline:
+            self.cut = "time"
+            raise _Over
 
     def _in_sandbox(self, arguments: Sequence[str], take: Callable[[bytes], bool]) -> bool:
         """Run ripgrep on the root; return False where the answer must come without the sandbox this time."""
@@ -183,21 +206,20 @@ class Ripgrep:
         return None
 
     def _walk(self, deadline: float, *, include_ignored: bool) -> Iterator[Entry]:
-        ignores = Ignores(self._root)
+        require_time = partial(self._require_time, deadline)
+        ignores = Ignores(self._root, require_time)
 
         def skip(entry: Entry) -> bool:
+            require_time()  # here too: one directory can have any number of names, and each as many rules
             return not self.is_visible(entry.path) or (not include_ignored and ignores.skips(entry))
 
         self.unreadable = False
         walk = self._root.walk(skip=skip)
-        for entry in walk:
-            if self._stop.said:
-                return
-            if time.monotonic() > deadline:
-                self.cut = "time"
-                return
-            if entry.kind == "file":
-                yield entry
+        with contextlib.suppress(_Over):
+            for entry in walk:
+                require_time()
+                if entry.kind == "file":
+                    yield entry
         self.unreadable = self.unreadable or walk.unreadable > 0
 
     def _run(self, argv: Sequence[str], fds: Sequence[int], take: Callable[[bytes], bool]) -> child.Ending:
@@ -214,6 +236,9 @@ class Ripgrep:
     def _named_in(self, question: Question) -> Callable[[str], str | None]:
         def named(path: str) -> str | None:
             path = path.removeprefix("./")
+            if time.monotonic() > self._deadline:
+                self.cut = "time"  # for a costly glob; ripgrep may have ended by now
+                return None
             wanted = question.wanted is None or question.wanted(path)
             return shown(path) if wanted and self.is_visible(path) and self.is_inside(path) else None
 

@@ -18,6 +18,7 @@ from codespace.contract import FindResult, SearchResult, Workspace
 from codespace.errors import Refusal
 from codespace.runner import ripgrep
 from codespace.runner.confinement import Prober
+from codespace.runner.globs import Glob
 from codespace.runner.roots import Roots
 from codespace.runner.search import Search
 from codespace.runner.stopping import Stop
@@ -388,6 +389,40 @@ def test_a_walk_whose_time_is_over_says_so(roots: Roots, workspace: Workspace) -
     assert call.names(None, include_ignored=False) == []
     assert call.cut == "time"
     stop.close()
+
+
+LONG_NAMES = {f"{'a' * 240}{number}": "needle" for number in range(2000)}
+COSTLY = "*" + "[a-z]" * 120 + "Z*"
+"""A glob that takes milliseconds on each of them."""
+
+
+def test_a_costly_glob_gives_a_part_in_time(roots: Roots, workspace: Workspace, kind: str) -> None:
+    put(workspace, LONG_NAMES)
+    confinement = Prober(None, None, allow_bubblewrap=kind == "bubblewrap").confinement()
+    wanted = Glob(COSTLY).matches
+    for ask in (
+        lambda call: call.names(wanted, include_ignored=True),
+        lambda call: call.matches(ripgrep.Question("needle", False, 0, wanted, None)),
+    ):
+        stop = Stop()
+        began = time.monotonic()
+        call = ripgrep.Ripgrep(roots.of(workspace), workspace, confinement, stop, began + 0.3)
+        ask(call)
+        stop.close()
+        assert call.cut == "time"
+        assert time.monotonic() - began < 3
+
+
+def test_costly_ignore_rules_give_a_part_in_time(roots: Roots, workspace: Workspace) -> None:
+    put(workspace, {**LONG_NAMES, ".gitignore": f"{COSTLY}\n" * 400})
+    confinement = Prober(None, None, allow_bubblewrap=False).confinement()
+    stop = Stop()
+    began = time.monotonic()
+    call = ripgrep.Ripgrep(roots.of(workspace), workspace, confinement, stop, began + 0.3)
+    call.names(None, include_ignored=False)
+    stop.close()
+    assert call.cut == "time"
+    assert time.monotonic() - began < 3
 
 
 @pytest.mark.parametrize("milliseconds", [0, 1, 2, 4, 8, 16, 32, 64])
