@@ -392,6 +392,12 @@ HTTP_PORT: Final = 8787
 # From the contract.
 CONFIG_BYTES: Final = 1_048_576
 # Largest configuration file that is read: a thousand workspaces fit; a file that is not one is refused unread.
+SETTING_MAXIMUM: Final = 2**53
+# Largest whole number of a setting: 8 PiB. The kernel's own limits end at 2**63, JSON's exact numbers here.
+SETTING_SECONDS_MAXIMUM: Final = 3_153_600_000.0
+# Longest time of a setting: a hundred years, which every calendar can still say.
+PIDS_MAXIMUM: Final = 4_194_304
+# Most processes that a setting may allow: the kernel refuses a cgroup more (PID_MAX_LIMIT).
 SNAPSHOT_BYTES: Final = 1024 * 1_048_576
 # Most bytes of snapshots kept for undo: a thousand patches of a megabyte.
 SNAPSHOT_AGE_SECONDS: Final = 30 * 86_400.0

@@ -81,7 +81,9 @@ def refuse_foreign(key: str, path: str, found: os.stat_result, *, fix: str) -> N
 
 
 def _json(text: str) -> Any:
-    return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
+    document = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
+    json.dumps(document, ensure_ascii=False).encode("utf-8")  # `\ud800` alone is no character; TOML refuses it, too
+    return document
 
 
 def _finite(text: str) -> float:

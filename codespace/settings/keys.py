@@ -6,6 +6,8 @@ the other does not.
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -29,7 +31,7 @@ class Key:
 
 _HOST: Final = r"(\*|(\*\.)?[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*)"
 _HOST_NAME: Final = kinds.text("host name", _HOST, "a host name, `*.` and a name, or `*`")
-_ADDRESS: Final = kinds.text("address", r"[0-9A-Fa-f.:]{2,45}", "an IPv4 or IPv6 address")
+_ADDRESS_TEXT: Final = kinds.text("address", r"[0-9A-Fa-f.:]{2,45}", "an IPv4 or IPv6 address")
 _PORT: Final = kinds.whole("port", 1, 65_535)
 _GLOB: Final = kinds.text(
     "pattern", r"(?!(.*/)?\.\.(/|$))[^\x00-\x1f\x7f]+", "a pattern below the root, such as `.env` or `/config/*.pem`"
@@ -39,7 +41,7 @@ _GLOB: Final = kinds.text(
 def _domain(key: str, value: object) -> Domain:
     if isinstance(value, str):
         host, colon, port = value.partition(":")
-        if colon and not port.isdecimal():
+        if colon and not re.fullmatch(r"[0-9]{1,5}", port):
             raise SettingsError(key, f"`{shown(value)}` has no port after the colon.", "Write `name` or `name:443`.")
         _HOST_NAME.check(key, host)
         return Domain(host.lower(), _PORT.check(key, int(port)) if colon else None)
@@ -52,8 +54,17 @@ def _domain(key: str, value: object) -> Domain:
     return Domain(
         _HOST_NAME.check(f"{key}.host", entry["host"]).lower(),
         _PORT.check(f"{key}.port", entry["port"]) if "port" in entry else None,
-        _ADDRESS.check(f"{key}.address", entry["address"]) if "address" in entry else None,
+        _address(f"{key}.address", entry["address"]) if "address" in entry else None,
     )
+
+
+def _address(key: str, value: object) -> str:
+    text: str = _ADDRESS_TEXT.check(key, value)
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        raise SettingsError(key, f"`{shown(text)}` is no address.", "Use an IPv4 or IPv6 address.") from None
+    return text
 
 
 def _variables(key: str, value: object) -> Mapping[str, str]:
@@ -67,7 +78,9 @@ def _variables(key: str, value: object) -> Mapping[str, str]:
 
 LIMITS: Final[Mapping[str, Key]] = {
     "processes": Key(kinds.whole("count"), "16", "Most commands that run at once."),
-    "pids": Key(kinds.whole("count"), "none", "Most processes and threads of one command, by a cgroup."),
+    "pids": Key(
+        kinds.whole("count", 1, limits.PIDS_MAXIMUM), "none", "Most processes and threads of one command, by a cgroup."
+    ),
     "memory_bytes": Key(kinds.whole("bytes"), "none", "Most memory of a command: by a cgroup, else in each process."),
     "cpu_seconds": Key(kinds.seconds(), "none", "Most processor time of each process of a command."),
     "tmp_bytes": Key(

@@ -6,13 +6,13 @@ quotes is a text. A kind knows no key; it gets the key only to name it in an err
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from codespace import limits
 from codespace.settings.fault import SettingsError, near, shown
 
 
@@ -53,15 +53,16 @@ def flag() -> Kind:
     return Kind("true or false", check)
 
 
-def whole(unit: str, least: int = 1, most: int | None = None) -> Kind:
+def whole(unit: str, least: int = 1, most: int = limits.SETTING_MAXIMUM) -> Kind:
     """A whole number of `unit`."""
-    span = f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}"
+    usual = most == limits.SETTING_MAXIMUM
+    span = f"a whole number of at least {least}" if usual else f"a whole number from {least} to {most}"
 
     def check(key: str, value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
             raise wrong(key, value, f"{span}, without quotes")
-        if value < least or (most is not None and value > most):
-            raise SettingsError(key, f"{shown(value)} is out of range.", f"Use {span}.")
+        if not least <= value <= most:
+            raise SettingsError(key, f"{_figure(value)} is out of range.", f"Use {span}, and not over {most}.")
         return value
 
     return Kind(unit, check)
@@ -71,8 +72,11 @@ def seconds() -> Kind:
     def check(key: str, value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise wrong(key, value, "a number of seconds, without quotes")
-        if not math.isfinite(value) or value <= 0:
-            raise SettingsError(key, f"{shown(value)} is out of range.", "Use a number of seconds above 0.")
+        if not 0 < value <= limits.SETTING_SECONDS_MAXIMUM:  # not a number fails, too
+            most = f"{limits.SETTING_SECONDS_MAXIMUM:.0f}"
+            raise SettingsError(
+                key, f"{_figure(value)} is out of range.", f"Use a number of seconds above 0, and not over {most}."
+            )
         return float(value)
 
     return Kind("seconds", check)
@@ -100,12 +104,21 @@ def absolute() -> Kind:
             raise wrong(key, value, "an absolute path as text")
         if any(ord(character) < 0x20 or ord(character) == 0x7F for character in value):
             raise SettingsError(key, f"`{shown(value)}` has a control character in it.", "Write the path without it.")
+        refuse_undecodable(key, value)
         if not os.path.isabs(value):
             hint = "`~` is not expanded. " if value.startswith("~") else ""
             raise SettingsError(key, f"`{shown(value)}` is not absolute.", f"{hint}Write the whole path from `/` on.")
         return value
 
     return Kind("absolute path", check)
+
+
+def refuse_undecodable(key: str, path: str) -> None:
+    """Refuse a path that is not UTF-8: the database, plans and answers are, and could not name it."""
+    try:
+        path.encode("utf-8")
+    except UnicodeEncodeError:
+        raise SettingsError(key, f"`{shown(path)}` is not UTF-8.", "Use a path whose names are.") from None
 
 
 def listing(item: Kind) -> Kind:
@@ -130,3 +143,8 @@ def wrong(key: str, value: object, want: str) -> SettingsError:
     if isinstance(value, int | float) and not isinstance(value, bool):
         found = "a number"
     return SettingsError(key, f"`{shown(value)}` is {found}.", f"Use {want}.")
+
+
+def _figure(value: float) -> str:
+    """Return a number as a message may repeat it; the digits of one of thousands cannot even be made."""
+    return shown(value) if abs(value) < 1e20 else "The number"

@@ -35,6 +35,7 @@ def check(environ: Mapping[str, str], *, config_path: str | None = None) -> Sett
     values.pop("config_path", None)
     written = document.read(path) if path else {}
     values["state_dir"] = os.path.realpath(values.get("state_dir") or default_state_dir(environ, home))
+    kinds.refuse_undecodable("CODESPACE_STATE_DIR", values["state_dir"])
     values["database"] = _database(values)
     values.update(_top(written))
     values["workspaces"] = workspaces.workspaces(
@@ -71,10 +72,12 @@ def default_state_dir(environ: Mapping[str, str], home: str) -> str:
 
 
 def _config_path(environ: Mapping[str, str], named: str | None, home: str) -> str | None:
-    if named is not None:
-        return os.path.abspath(named)
     default = document.default_path(environ, home)
-    return default if os.path.lexists(default) else None
+    path = default if named is None else os.path.abspath(named)
+    if named is None and not os.path.lexists(path):
+        return None
+    kinds.refuse_undecodable(document.KEY, path)
+    return path
 
 
 def _database(values: Mapping[str, Any]) -> str:
@@ -84,6 +87,7 @@ def _database(values: Mapping[str, Any]) -> str:
     if named is None:
         return os.path.join(str(values["state_dir"]), "operations.sqlite")
     real = os.path.realpath(named)
+    kinds.refuse_undecodable("CODESPACE_OPERATIONS_DB", real)
     if os.path.isdir(real) or not os.path.isdir(os.path.dirname(real)):
         raise SettingsError(
             "CODESPACE_OPERATIONS_DB", f"{shown(named)} cannot be a file.", "Name a file in a directory that exists."

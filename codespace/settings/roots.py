@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from codespace.contract import Workspace
+from codespace.settings import kinds
 from codespace.settings.fault import SettingsError, shown
 
 _FIRST_PERSON = 1000  # Homes of system accounts (/bin, /var/www, /nonexistent) are nobody's home.
@@ -30,6 +31,7 @@ class Guarded:
 def resolve(key: str, path: str) -> str:
     """Return the real path of a root: links in it are followed here, once, and never again."""
     real = os.path.realpath(path)
+    kinds.refuse_undecodable(key, real)
     if not os.path.exists(real):
         raise SettingsError(key, f"{shown(path)} does not exist.", "Make the directory first, or correct the path.")
     if not os.path.isdir(real):

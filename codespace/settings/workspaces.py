@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -70,8 +71,11 @@ def _workspace(name: str, value: object, kinds_of: Mapping[str, str], default_ti
     _choose_timeouts(where, found, default_timeout)
     if "limits" in found:
         chosen = found["limits"]
+        _refuse_more_than_ours(f"{where}.limits.open_files", chosen.get("open_files", 0))
         found["limits"] = WorkspaceLimits(**chosen, command_file_bytes=chosen.get("file_bytes"))
     found["readable_paths"] = tuple(os.path.realpath(path) for path in found.get("readable_paths", ()))
+    for index, path in enumerate(found["readable_paths"]):
+        kinds.refuse_undecodable(f"{where}.readable_paths[{index}]", path)
     for key in ("hidden_paths", "protected_paths"):
         _refuse_whole_paths(f"{where}.{key}", found.get(key, ()), found["root"])
     if found.get("allowed_domains") and found.get("network", "restricted") == "restricted":
@@ -79,6 +83,15 @@ def _workspace(name: str, value: object, kinds_of: Mapping[str, str], default_ti
             f"{where}.allowed_domains", "The network is `restricted`.", "Remove it, or set network to `enabled`."
         )
     return Workspace(id=name, **found)
+
+
+def _refuse_more_than_ours(key: str, wanted: int) -> None:
+    """Refuse a limit that no command could be given: a program cannot raise its own."""
+    ours = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if wanted > ours != resource.RLIM_INFINITY:
+        raise SettingsError(
+            key, f"{wanted} is over what this account may have.", f"Use {ours} at most (see `ulimit -Hn`)."
+        )
 
 
 def _refuse_whole_paths(key: str, patterns: tuple[str, ...], root: str) -> None:

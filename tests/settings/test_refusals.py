@@ -40,6 +40,13 @@ from .home import Home
         ({"timeout_seconds": 4000}, "workspaces.app.timeout_seconds", "max_timeout_seconds"),
         ({"limits": {"processes": 1.5}}, "workspaces.app.limits.processes", "whole number"),
         ({"limits": {"processes": -1}}, "workspaces.app.limits.processes", "at least 1"),
+        ({"timeout_seconds": 10**400}, "workspaces.app.timeout_seconds", "out of range"),
+        ({"max_timeout_seconds": 1e300}, "workspaces.app.max_timeout_seconds", "not over 3153600000"),
+        ({"limits": {"memory_bytes": 10**40}}, "workspaces.app.limits.memory_bytes", "not over 9007199254740992"),
+        ({"limits": {"pids": 4_194_305}}, "workspaces.app.limits.pids", "4194304"),
+        ({"limits": {"open_files": 2**50}}, "workspaces.app.limits.open_files", "ulimit -Hn"),
+        ({"readable_paths": ["/\udcff"]}, "CODESPACE_CONFIG", "surrogates"),
+        ({"env": {"A": "\ud800"}}, "CODESPACE_CONFIG", "surrogates"),
         ({"limits": {"memory": 5}}, "workspaces.app.limits.memory", "`memory_bytes`"),
         ({"limits": []}, "workspaces.app.limits", "table"),
         ({"hidden_paths": ".env"}, "workspaces.app.hidden_paths", "list"),
@@ -52,6 +59,17 @@ from .home import Home
         ({"allowed_domains": ["a"]}, "workspaces.app.allowed_domains", "restricted"),
         ({"network": "enabled", "allowed_domains": ["a b"]}, "workspaces.app.allowed_domains[0]", "host name"),
         ({"network": "enabled", "allowed_domains": ["a:x"]}, "workspaces.app.allowed_domains[0]", "port"),
+        (
+            {"network": "enabled", "allowed_domains": ["a:" + "1" * 5000]},
+            "workspaces.app.allowed_domains[0]",
+            "port",
+        ),
+        ({"network": "enabled", "allowed_domains": ["a:\u0664"]}, "workspaces.app.allowed_domains[0]", "port"),
+        (
+            {"network": "enabled", "allowed_domains": [{"host": "a", "address": "999.1.1.1"}]},
+            "workspaces.app.allowed_domains[0].address",
+            "no address",
+        ),
         ({"network": "enabled", "allowed_domains": [{"port": 1}]}, "workspaces.app.allowed_domains[0].host", "missing"),
         (
             {"network": "enabled", "allowed_domains": [{"hots": "a"}]},
@@ -169,6 +187,10 @@ def test_a_state_directory_that_others_can_change_is_refused(home: Home) -> None
         ("CODESPACE_RUNNER_DIR", "/tmp", "a directory for everything"),
         ("CODESPACE_RUNNER_DIR", "/var/tmp/.", "a directory for everything"),
         ("CODESPACE_RUNNER_DIR", "run", "absolute"),
+        ("CODESPACE_CONFIG", "/c\udcff.json", "not UTF-8"),
+        ("CODESPACE_STATE_DIR", "/s\udcff", "not UTF-8"),
+        ("CODESPACE_OPERATIONS_DB", "/d\udcff", "not UTF-8"),
+        ("CODESPACE_PROCESS_TIMEOUT_SECS", "1e300", "out of range"),
         ("CODESPACE_RUNNER", "remote", "`in-process`"),
         ("CODESPACE_PROCESS_TIMEOUT_SECS", "nan", "out of range"),
         ("CODESPACE_LOG", "loud", "`debug`"),
@@ -179,6 +201,25 @@ def test_a_wrong_variable_is_refused(home: Home, name: str, value: str, told: st
     error = home.refusal(**{name: value})
     assert error.key == name
     assert told in f"{error.problem} {error.fix}"
+
+
+@pytest.mark.parametrize("variable", ["CODESPACE_STATE_DIR", "CODESPACE_OPERATIONS_DB", "CODESPACE_CONFIG", "HOME"])
+def test_a_link_to_a_place_that_is_not_utf_8_is_refused_before_the_database_meets_its_name(
+    home: Home, variable: str
+) -> None:
+    place = os.fsencode(home.folder) + b"/p\xff"
+    os.mkdir(place)
+    os.symlink(place, home.folder / "link")
+    inside = {"CODESPACE_OPERATIONS_DB": "/ops.sqlite", "CODESPACE_CONFIG": "/../p\udcff/c.json"}.get(variable, "")
+    assert "not UTF-8" in home.refusal(**{variable: f"{home.folder}/link{inside}"}).problem
+
+
+def test_a_root_behind_a_link_that_is_not_utf_8_is_refused(home: Home) -> None:
+    place = os.fsencode(home.folder) + b"/p\xff"
+    os.mkdir(place)
+    os.symlink(place, home.folder / "link")
+    error = home.refusal({"workspaces": {"app": {"root": f"{home.folder}/link"}}})
+    assert (error.key, "not UTF-8" in error.problem) == ("workspaces.app.root", True)
 
 
 def test_a_slip_in_the_name_of_a_variable_is_noticed(home: Home) -> None:
