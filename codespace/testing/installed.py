@@ -23,6 +23,7 @@ from typing import Any, Final, Self
 
 import httpx2
 from mcp import Client, StdioServerParameters
+from mcp.client import stdio as sdk
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import Tool
@@ -34,6 +35,8 @@ START_SECONDS: Final = 60.0
 # A busy machine of two cores imports the MCP SDK in several seconds.
 END_SECONDS: Final = 30.0
 # Over the daemon's own hard stop deadline, its watchdog's; a test that wants less measures it itself.
+sdk.PROCESS_TERMINATION_TIMEOUT = END_SECONDS
+# After two seconds the SDK's client kills a daemon that is just ending its commands on a slow machine.
 _LOWEST_PORT: Final = 10_000
 # Below are those of well-known servers.
 _OF_A_WORKSPACE: Final = frozenset(
