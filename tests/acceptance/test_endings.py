@@ -6,12 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from codespace.testing import processes
-from codespace.testing.installed import HttpDaemon, over_http
+from codespace.testing.installed import END_SECONDS, HttpDaemon, over_http
 from codespace.testing.site import Site
 from codespace.testing.wire import Wire
 
@@ -19,6 +19,8 @@ TREE = "setsid sleep 1000 & (sleep 1000 & sleep 1000) & echo started; exec sleep
 STUBBORN = (
     "trap '' TERM HUP INT; setsid sh -c \"trap '' TERM; sleep 1000; sleep 1000\" & echo started; sleep 1000; sleep 1000"
 )
+
+ATTEMPTS = 5
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def start_tree(wire: Wire, script: str = TREE) -> frozenset[int]:
 
 def seconds_to_end(process: subprocess.Popen[bytes]) -> float:
     began = time.monotonic()
-    process.wait(15)
+    process.wait(END_SECONDS)
     return time.monotonic() - began
 
 
@@ -56,28 +58,41 @@ def a_second() -> float:
         return 1.0 + 10 * seconds_to_end(nothing)
 
 
-def test_end_of_input_ends_an_idle_stdio_daemon_within_a_second(wire: Wire) -> None:
+def hang_up(wire: Wire) -> None:
     wire.hang_up()
-    assert seconds_to_end(wire.process) < a_second()
-    assert wire.process.returncode == 0
-    assert wire.rest() == []
 
 
-def test_sigterm_ends_an_idle_stdio_daemon_within_a_second(wire: Wire) -> None:
+def send_sigterm(wire: Wire) -> None:
     wire.process.send_signal(signal.SIGTERM)
-    assert seconds_to_end(wire.process) < a_second()
-    assert wire.rest() == []
 
 
-@pytest.mark.parametrize("ending", ["eof", "sigterm"])
-def test_an_ordered_end_takes_every_command_with_it(wire: Wire, ending: str) -> None:
-    below = start_tree(wire)
-    if ending == "eof":
-        wire.hang_up()
-    else:
-        wire.process.send_signal(signal.SIGTERM)
-    assert seconds_to_end(wire.process) < a_second()
-    assert not [pid for pid in below if processes.is_alive(pid)]
+def take_seconds_to_end(site: Site, end: Callable[[Wire], None], *, busy: bool) -> Iterator[tuple[float, float]]:
+    """End daemons, each in order and with all that it started; give how long each took, and what a second is.
+
+    One is as good as another: a machine that stands still for a second in the midst of one says nothing of daemons.
+    """
+    for _ in range(ATTEMPTS):
+        with Wire(site) as wire:
+            below = start_tree(wire) if busy else frozenset()
+            end(wire)
+            seconds = seconds_to_end(wire.process)
+            assert wire.process.returncode == 0
+            assert wire.rest() == []
+            assert not [pid for pid in below if processes.is_alive(pid)]
+        yield seconds, a_second()
+
+
+def test_end_of_input_ends_an_idle_stdio_daemon_within_a_second(site: Site) -> None:
+    assert any(took < second for took, second in take_seconds_to_end(site, hang_up, busy=False))
+
+
+def test_sigterm_ends_an_idle_stdio_daemon_within_a_second(site: Site) -> None:
+    assert any(took < second for took, second in take_seconds_to_end(site, send_sigterm, busy=False))
+
+
+@pytest.mark.parametrize("end", [hang_up, send_sigterm], ids=["eof", "sigterm"])
+def test_an_ordered_end_takes_every_command_with_it(site: Site, end: Callable[[Wire], None]) -> None:
+    assert any(took < second for took, second in take_seconds_to_end(site, end, busy=True))
 
 
 def test_a_command_that_ignores_every_signal_does_not_hold_up_the_end(wire: Wire) -> None:
@@ -91,7 +106,7 @@ def test_a_command_that_ignores_every_signal_does_not_hold_up_the_end(wire: Wire
 def test_a_killed_stdio_daemon_leaves_no_process(wire: Wire, script: str) -> None:
     below = start_tree(wire, script)
     wire.process.kill()
-    assert processes.still_alive_after(below, 5.0) == frozenset()
+    assert processes.still_alive_after(below, END_SECONDS) == frozenset()
 
 
 async def test_a_killed_http_daemon_leaves_no_process_and_its_successor_says_what_became_of_them(site: Site) -> None:
@@ -104,7 +119,7 @@ async def test_a_killed_http_daemon_leaves_no_process_and_its_successor_says_wha
             below = processes.descendants(daemon.process.pid)
             assert any("sleep 1000" in processes.command_line(pid) for pid in below)
             daemon.process.kill()
-            assert processes.still_alive_after(below, 5.0) == frozenset()
+            assert processes.still_alive_after(below, END_SECONDS) == frozenset()
     with Wire(site) as wire:
         status = wire.call("operation_status", operation_key="lost")["structuredContent"]
         assert (status["kind"], status["status"]) == ("exec", "lost")
