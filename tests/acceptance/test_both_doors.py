@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 
 import pytest
 import trio
 
-from codespace.testing.installed import free_port, over_http, script
+from codespace.testing.installed import END_SECONDS, START_SECONDS, free_port, over_http, script
 from codespace.testing.site import Site
 from codespace.testing.wire import Wire
 
@@ -20,11 +21,9 @@ def wire(site: Site) -> Iterator[Wire]:
     """The stdio end of a daemon whose HTTP door is open too."""
     site.extra_environ.update(CODESPACE_HTTP_TOKEN=TOKEN, CODESPACE_HTTP_PORT=str(free_port()))
     with Wire(site, command=[script(), "serve", "--stdio", "--http"]) as wire:
-        for _ in range(1000):  # each question is a round trip; the doors open within a few
-            if {"stdio", "http"} <= set(wire.call("workspace_info")["structuredContent"]["transports"]):
-                break
-        else:
-            pytest.fail("the HTTP door did not open")
+        deadline = time.monotonic() + START_SECONDS  # each question is a round trip; the doors open within a few
+        while not {"stdio", "http"} <= set(wire.call("workspace_info")["structuredContent"]["transports"]):
+            assert time.monotonic() < deadline, "the HTTP door did not open"
         yield wire
 
 
@@ -36,7 +35,7 @@ async def test_a_command_started_over_stdio_is_read_and_ended_over_http(site: Si
     async with over_http(site, url, TOKEN) as visit:
         await visit.call("write_stdin", process_id=started["process_id"], data="from the other door\n", eof=True)
         text, cursor = "", 0
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             while not text.endswith("door\n"):
                 chunk = await visit.call(
                     "read_process", process_id=started["process_id"], cursor=cursor, wait_seconds=20
@@ -50,5 +49,5 @@ async def test_a_command_started_over_stdio_is_read_and_ended_over_http(site: Si
 
 def test_sigterm_ends_both_doors(wire: Wire) -> None:
     wire.process.send_signal(signal.SIGTERM)
-    assert wire.process.wait(10) == 0
+    assert wire.process.wait(END_SECONDS) == 0
     assert wire.rest() == []

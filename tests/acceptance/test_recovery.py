@@ -58,7 +58,7 @@ async def mortal(door: Door, tool: str, **arguments: Any) -> AsyncIterator[subpr
     with start_client(door, tool, arguments) as client:
         try:
             assert client.stdout is not None
-            with trio.fail_after(30):
+            with trio.fail_after(60):
                 said = await trio.to_thread.run_sync(client.stdout.readline, abandon_on_cancel=True)
             assert said == b"connected\n"
             yield client
@@ -140,10 +140,10 @@ async def test_a_client_killed_in_the_middle_of_a_patch_leaves_it_whole_or_absen
     with watching(door.root()) as watch:
         async with mortal(door, "apply_patch", patch=REWRITE, operation_key=key) as client:
             daemons = processes.children(client.pid) if door.daemon is None else frozenset()
-            with trio.fail_after(30):
+            with trio.fail_after(60):
                 await watch.wait_name(is_staged)
             client.kill()  # staged files are there: the transaction has begun and has not answered
-        with trio.fail_after(15):
+        with trio.fail_after(60):
             await processes.wait_gone(daemons)
 
     async with door.visit() as visit:
@@ -162,7 +162,7 @@ async def test_a_client_killed_in_the_middle_of_a_command_does_not_end_it(http_d
     with watching(door.root()) as watch:
         arguments = {"command": ["sh", "-c", script], "open_stdin": True, "wait_seconds": 50, "operation_key": key}
         async with mortal(door, "exec_command", **arguments) as client:
-            with trio.fail_after(30):
+            with trio.fail_after(60):
                 await watch.wait_name(lambda name: name == "started.txt")
             client.kill()
 
@@ -181,12 +181,12 @@ async def test_a_client_killed_at_the_stdio_door_takes_daemon_and_command_with_i
     with watching(door.root()) as watch:
         arguments = {"command": ["sh", "-c", script], "wait_seconds": 50, "operation_key": "goes too"}
         async with mortal(door, "exec_command", **arguments) as client:
-            with trio.fail_after(30):
+            with trio.fail_after(60):
                 await watch.wait_name(lambda name: name == "started.txt")
             everything = processes.descendants(client.pid)
             assert any("sleep 1000" in processes.command_line(pid) for pid in everything)
             client.kill()
-        with trio.fail_after(15):
+        with trio.fail_after(60):
             await processes.wait_gone(everything)
 
     async with door.visit() as visit:
@@ -205,11 +205,11 @@ async def test_a_daemon_killed_in_the_middle_of_a_patch_is_settled_by_its_succes
         wire = await trio.to_thread.run_sync(Wire(site).__enter__)
         arguments = {"workspace_id": "main", "patch": REWRITE, "operation_key": "cut off"}
         wire.post("tools/call", {"name": "apply_patch", "arguments": arguments})
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             await watch.wait_name(wanted)
         below = processes.descendants(wire.process.pid)
         wire.process.kill()
-        with trio.fail_after(15):
+        with trio.fail_after(60):
             await processes.wait_gone(below)
         await trio.to_thread.run_sync(wire.close)
 
