@@ -39,7 +39,10 @@ class Masks:
 
 
 class Etc:
-    """The secrets of /etc: everything that others may not read, looked up again every half minute."""
+    """The secrets of /etc: everything that others may not read and this account can, looked up again every half minute.
+
+    What the account cannot read its commands cannot either: they have its user and groups, and no capability.
+    """
 
     def __init__(self, path: str = "/etc") -> None:
         self._path = path
@@ -70,16 +73,24 @@ def _secrets(directory: str) -> Iterator[tuple[str, bool]]:
                         continue  # it leads to what is visible or is not by itself
                     mode = entry.stat(follow_symlinks=False).st_mode
                     if stat.S_ISDIR(mode):
-                        if mode & 0o5 != 0o5 or entry.path in ALWAYS_MASKED:
+                        if entry.path in ALWAYS_MASKED:
                             yield entry.path, True
-                        else:
+                        elif mode & 0o5 == 0o5:
                             left.append(entry.path)
-                    elif not stat.S_ISREG(mode) or not mode & stat.S_IROTH or entry.path in ALWAYS_MASKED:
+                        elif _can(entry.path, os.R_OK) or _can(entry.path, os.X_OK):
+                            yield entry.path, True
+                    elif entry.path in ALWAYS_MASKED or not stat.S_ISREG(mode):
+                        yield entry.path, False
+                    elif not mode & stat.S_IROTH and _can(entry.path, os.R_OK):
                         yield entry.path, False
         except FileNotFoundError:
             continue  # it went while we looked
         except PermissionError:
             continue  # not ours to read, so not the command's
+
+
+def _can(path: str, access: int) -> bool:
+    return os.access(path, access, effective_ids=True, follow_symlinks=False)
 
 
 def proc_masked() -> Iterator[str]:

@@ -160,21 +160,21 @@ class Cage:
         )
         return Result(done.returncode, done.stdout, done.stderr)
 
-    def does(self, act: Callable[[], Any]) -> Any:
-        """Call `act` as this account and return what it returns, or raise what it raises."""
-        return act() if self.uid == os.geteuid() else _as_account(self.uid, self.base, act)
+    def does(self, act: Callable[[], Any], *, groups: Sequence[int] = ()) -> Any:
+        """Call `act` as this account, in these groups too, and return what it returns, or raise what it raises."""
+        return act() if self.uid == os.geteuid() else _as_account(self.uid, self.base, act, groups)
 
 
 ETC = Etc()
 
 
-def _as_account(uid: int, base: Path, act: Callable[[], Any]) -> Any:
+def _as_account(uid: int, base: Path, act: Callable[[], Any], groups: Sequence[int]) -> Any:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.close(reading)
-            os.setgroups([])
+            os.setgroups(groups)
             os.setresgid(uid, uid, uid)
             os.setresuid(uid, uid, uid)
             ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)  # else /proc/self belongs to root

@@ -12,9 +12,11 @@ import pytest
 
 from codespace import limits
 from codespace.errors import Refusal
+from codespace.sandbox.system import Etc
 
 from .cage import UNPRIVILEGED, Cage, bubblewraps, caged
 
+GROUP = UNPRIVILEGED + 1
 TRY_WRITING = """
 for path in /etc/codespace-attack /usr/codespace-attack /usr/local/codespace-attack /opt/codespace-attack \
     /var/codespace-attack /codespace-attack /run/codespace-attack /proc/sys/kernel/core_pattern /dev/codespace-attack
@@ -53,6 +55,32 @@ def test_what_only_root_may_read_in_etc_is_masked_for_root_too(cage: Cage) -> No
     assert all(line.count(":") == 6 for line in inside.out.splitlines())  # and no line of a shadow file
     if cage.uid == 0 and os.path.exists("/etc/shadow"):
         assert ":" in cage.plainly(["/bin/cat", "/etc/shadow"]).out
+
+
+def test_nothing_in_etc_can_be_read_that_others_may_not_read(cage: Cage) -> None:
+    script = "find /etc ! -type l ! -perm -o+r -exec sh -c 'for f; do if [ -r \"$f\" ]; then echo $f; fi; done' sh {} +"
+    inside = cage.sh(script + "; echo done")
+    assert inside.out == "done\n"
+    if cage.uid == 0:
+        assert "/etc/shadow" in cage.plainly(["/bin/sh", "-c", script]).out
+
+
+@pytest.mark.parametrize(("groups", "masked"), [([GROUP], ["by-group", "room"]), ([], [])])
+def test_a_secret_is_masked_for_whom_its_group_lets_in_and_costs_nobody_else_a_mount(
+    groups: list[int], masked: list[str]
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files to groups and act as other accounts")
+    with caged(UNPRIVILEGED, bubblewraps()[0]) as theirs:
+        etc = theirs.base / "etc"
+        (etc / "room").mkdir(parents=True)
+        for name, mode in (("by-group", 0o640), ("by-nobody", 0o600), ("public", 0o644), ("room", 0o710)):
+            if name != "room":
+                (etc / name).write_text("secret\n")
+            (etc / name).chmod(mode)
+            os.chown(etc / name, 0, GROUP)
+        found = theirs.does(lambda: Etc(str(etc)).masks(), groups=groups)
+        assert [*found.files, *found.directories] == [str(etc / name) for name in masked]
 
 
 def test_a_link_in_the_workspace_leads_to_nothing_outside(cage: Cage) -> None:
