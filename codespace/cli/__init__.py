@@ -6,6 +6,7 @@ Whatever a command needs is imported when that command runs: `--help` and `--ver
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Sequence
 
@@ -13,6 +14,8 @@ from codespace import platform
 
 USAGE = 2
 INTERRUPTED = 130
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+# What a full or broken disk under a redirected output says.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,15 +28,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     if refused is not None:
         print(refused, file=sys.stderr)
         return USAGE
-    from codespace.cli.parser import build
-
-    arguments = build().parse_args(argv)
     try:
-        return int(arguments.run(arguments))
+        return _run(argv)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
         return _reader_is_gone()
+    except OSError as problem:
+        if problem.errno not in _NO_ROOM:
+            raise
+        print(f"codespace: the answer could not be written: {problem.strerror}.", file=sys.stderr)
+        return _reader_is_gone()
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    from codespace.cli.parser import build
+
+    try:
+        arguments = build().parse_args(argv)
+        return int(arguments.run(arguments))
+    finally:
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, where it can be answered for, and not at the interpreter's end
 
 
 def serve() -> int:

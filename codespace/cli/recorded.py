@@ -46,7 +46,7 @@ async def _run(settings: Settings, act: Act) -> int:
                 return await act(operator)
             except Refusal as refusal:
                 return tell(refusal)
-            except (KeyboardInterrupt, BrokenPipeError) as end:  # as itself, not as a group of the nursery's
+            except (KeyboardInterrupt, OSError) as end:  # as itself, not as a group of the nursery's
                 ended = end
     except Refusal as refusal:
         return tell(refusal)

@@ -17,6 +17,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.no_auth and not http:
         print("codespace: --no-auth is about the HTTP door; use it with --http.", file=sys.stderr)
         return cli.USAGE
+    if stdio and (sys.__stdin__ is None or sys.__stdout__ is None):
+        # Something else would have their numbers by now, such as the event loop's own pipe.
+        print("codespace: stdin or stdout is closed, and MCP is spoken on both.", file=sys.stderr)
+        return cli.USAGE
     settings = configured.settings(arguments.config)
     if settings is None:
         return cli.USAGE

@@ -7,6 +7,7 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -86,20 +87,59 @@ def test_the_alias_serves_with_the_words_of_the_process(desk: Desk) -> None:
     assert "--no-auth is about the HTTP door" in told.stderr
 
 
-def test_a_closed_pipe_ends_quietly(desk: Desk) -> None:
+@pytest.mark.parametrize(
+    ("words", "buffered"),
+    [
+        (["doctor"], True),
+        (["doctor"], False),
+        (["client-config", "generic"], True),
+        (["client-config", "generic"], False),
+        (["--help"], True),  # unbuffered, argparse itself drops what it cannot write
+    ],
+)
+def test_a_closed_pipe_ends_quietly(desk: Desk, words: list[str], buffered: bool) -> None:
     read, write = os.pipe()
     os.close(read)
-    environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with open(write, "wb") as out:
-        told = subprocess.run(
-            [sys.executable, "-m", "codespace", "doctor"],
-            stdout=out,
-            stderr=subprocess.PIPE,
-            env=environ,
-            timeout=60,
-            check=False,
-        )
-    assert (told.returncode, told.stderr) == (1, b"")
+        assert written_to(out, words, buffered=buffered) == (1, b"")
+
+
+@pytest.mark.parametrize("words", [["doctor"], ["client-config", "generic"]])
+@pytest.mark.parametrize("buffered", [True, False])
+def test_a_full_disk_under_the_answer_is_told_in_one_line(desk: Desk, words: list[str], buffered: bool) -> None:
+    with open("/dev/full", "wb") as out:
+        code, told = written_to(out, words, buffered=buffered)
+    assert (code, told) == (1, b"codespace: the answer could not be written: No space left on device.\n")
+
+
+def written_to(out: IO[bytes], words: list[str], *, buffered: bool) -> tuple[int, bytes]:
+    """Run a command with this as its standard output; return exit code and standard error."""
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    if not buffered:
+        environ["PYTHONUNBUFFERED"] = "1"
+    told = subprocess.run(
+        [sys.executable, "-m", "codespace", *words],
+        stdout=out,
+        stderr=subprocess.PIPE,
+        env=environ,
+        timeout=60,
+        check=False,
+    )
+    return told.returncode, told.stderr
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-"])
+def test_a_daemon_without_a_wire_ends_with_a_word_and_no_traceback(desk: Desk, closed: str) -> None:
+    told = subprocess.run(
+        ["sh", "-c", f'exec "$0" -m codespace serve --stdio {closed}', sys.executable],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        timeout=60,
+        check=False,
+    )
+    assert told.returncode == 2
+    assert told.stderr == b"codespace: stdin or stdout is closed, and MCP is spoken on both.\n"
 
 
 def test_python_m_codespace_is_the_same_command() -> None:
