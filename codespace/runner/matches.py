@@ -36,6 +36,7 @@ class Matches:
         self._dropping = False
         self._taken_bytes = 0
         self._lines: list[tuple[int, str, int | None]] = []
+        self._path: dict[str, str] = {}
         self._files = 0
 
     def take(self, block: bytes) -> bool:
@@ -53,6 +54,11 @@ class Matches:
         self._rest = b"" if self._dropping else rest
         return len(self.found) < limits.SEARCH_MATCHES and self._taken_bytes < limits.SEARCH_OUTPUT_BYTES
 
+    def cut_off(self) -> None:
+        """Keep what came of a file whose end did not: what was seen of it is text, and may be all that there is."""
+        if self._lines:
+            self._file({"path": self._path})
+
     def _line(self, line: bytes) -> None:
         if not line:
             return
@@ -66,7 +72,7 @@ class Matches:
         elif kind == "context":
             self._lines.append((content["line_number"], _text(_bytes(content["lines"])), None))
         elif kind == "begin":
-            self._lines = []
+            self._lines, self._path = [], content["path"]
         elif kind == "end":
             self._file(content)
         elif kind == "summary":
@@ -84,7 +90,8 @@ class Matches:
         path = self._named(os.fsdecode(_bytes(content["path"])))
         if path is None:
             return
-        texts = {number: text for number, text, _ in lines} if self._context else {}
+        # Cut once and for all: each line is in the context of many matches.
+        texts = {number: _cut(text, 1) for number, text, _ in lines} if self._context else {}
         for number, text, column in lines:
             if column is not None:
                 self.found.append(
@@ -100,7 +107,7 @@ class Matches:
 
 
 def _around(texts: dict[int, str], numbers: range) -> tuple[str, ...]:
-    return tuple(_cut(texts[number], 1) for number in numbers if number in texts)
+    return tuple(texts[number] for number in numbers if number in texts)
 
 
 def _bytes(said: dict[str, str]) -> bytes:

@@ -100,6 +100,7 @@ class Ripgrep:
             if question.prefilter is not None:
                 arguments += [f"--type-add=wanted:{question.prefilter}", "--type=wanted"]
             if self._in_sandbox(arguments, matches.take):
+                matches.cut_off()
                 return matches
         return self._matches_beneath(question)
 
@@ -186,6 +187,7 @@ class Ripgrep:
             argv = [self._confinement.ripgrep, *_COMMON, "--no-ignore", *question.arguments(), "--"]
             ending = self._run([*argv, *(described or ("/dev/null",))], descriptors, matches.take)
             _check(ending)
+            matches.cut_off()
             self.unreadable = self.unreadable or (ending.cut is None and ending.returncode == 2)
         finally:
             for descriptor in descriptors:

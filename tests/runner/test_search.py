@@ -273,6 +273,15 @@ async def test_a_pattern_that_matches_everything_ends_early(search: Search, work
     assert (len(result.matches), result.truncated, result.reason) == (10, True, "limit")
 
 
+async def test_the_matches_of_one_file_with_too_many_are_shown_as_far_as_they_came(
+    search: Search, workspace: Workspace
+) -> None:
+    put(workspace, {"log": "".join(f"{number} {'x' * 520}\n" for number in range(30_000))})
+    result = await grep(search, workspace, "xxx", limit=10)
+    assert [match.line for match in result.matches] == list(range(1, 11))
+    assert (result.truncated, result.reason) == (True, "limit")
+
+
 async def test_what_may_not_be_read_is_left_out_and_said(search: Search, workspace: Workspace) -> None:
     put(workspace, {"locked": "needle", "shut/x": "needle"})
     os.chmod(os.path.join(workspace.root, "locked"), 0)
