@@ -94,8 +94,9 @@ def tree(root: Path) -> dict[str, bytes]:
     One that goes away while it is looked at is left out, as one that went a moment before would be.
     """
     found: dict[str, bytes] = {}
-    for path in sorted(root.rglob("*")):
-        with contextlib.suppress(FileNotFoundError):
-            if path.is_file() and not path.is_symlink():
-                found[str(path.relative_to(root))] = path.read_bytes()
-    return found
+    for folder, _, names in os.walk(root):  # which takes no offence at a directory that goes away
+        for path in (Path(folder, name) for name in names):
+            with contextlib.suppress(FileNotFoundError):
+                if path.is_file() and not path.is_symlink():
+                    found[str(path.relative_to(root))] = path.read_bytes()
+    return dict(sorted(found.items()))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 SFTP_SERVER = "/usr/lib/openssh/sftp-server"
-MOUNT_SECONDS = 20.0
+MOUNT_SECONDS = 60.0
 QUOTA = "1M"
 
 

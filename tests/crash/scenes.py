@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
@@ -38,15 +39,20 @@ class Scene:
 
 
 def look(root: Path) -> Tree:
-    """Return everything below `root`, names of the transaction included."""
+    """Return everything below `root`, names of the transaction included.
+
+    What a daemon tidies away while it is looked at is left out, as what went a moment before would be.
+    """
     found: dict[str, tuple[bytes, int]] = {}
     for folder, directories, names in os.walk(root):
         for name in directories:
             path = Path(folder, name)
-            found[f"{path.relative_to(root)}/"] = (b"", stat.S_IMODE(path.stat().st_mode))
+            with contextlib.suppress(FileNotFoundError):
+                found[f"{path.relative_to(root)}/"] = (b"", stat.S_IMODE(path.stat().st_mode))
         for name in names:
             path = Path(folder, name)
-            found[str(path.relative_to(root))] = (path.read_bytes(), stat.S_IMODE(path.stat().st_mode))
+            with contextlib.suppress(FileNotFoundError):
+                found[str(path.relative_to(root))] = (path.read_bytes(), stat.S_IMODE(path.stat().st_mode))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Mapping
@@ -53,8 +54,9 @@ class Stage:
         for turn in range(len(numbers)):
             Path(f"{self.ticket}.{turn}.count").unlink(missing_ok=True)
         for pid in helpers():
-            os.kill(pid, signal.SIGKILL)  # the next one takes the ticket
-            with trio.fail_after(10):
+            with contextlib.suppress(ProcessLookupError):  # one that has ended by itself since
+                os.kill(pid, signal.SIGKILL)  # the next one takes the ticket
+            with trio.fail_after(60):
                 await processes.wait_gone([pid])
 
     async def told(self, tool: str, key: str, **arguments: Any) -> tuple[str, dict[str, Any]]:
@@ -69,12 +71,12 @@ class Stage:
         return status, await self.bench.call("operation_status", operation_key=key)
 
     async def left(self, scene: Scene, recorded: Mapping[str, Any]) -> list[str]:
-        """Wait until a patch is as recorded and nothing else of it is there; return what is left after ten seconds.
+        """Wait until a patch is as recorded and nothing else of it is there; return what is left after a minute.
 
         Where two helpers in a row died in tidying up, the daemon tries again behind its answer.
         """
         status, journal = str(recorded["status"]), self.journal / recorded["operation_id"]
-        with trio.move_on_after(10):
+        with trio.move_on_after(60):
             while not is_whole(scene, self.bench.root, status) or not _is_over(journal, status):  # noqa: ASYNC110 - a file
                 await trio.sleep(0.01)
             return []

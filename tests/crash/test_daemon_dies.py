@@ -51,7 +51,7 @@ class Daemons:
         return dict(reply)
 
     def close(self) -> None:
-        self._program.communicate(timeout=30)
+        self._program.communicate(timeout=60)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ import trio
 from codespace.contract import Caller
 from codespace.errors import Refusal
 from codespace.testing import Bench, open_bench
+from codespace.testing.site import tree
 
 PROGRAM = Path(__file__).with_name("adversary.py")
 SECONDS = float(os.environ.get("RACE_SECONDS", "2.5"))
@@ -40,7 +41,7 @@ def adversary(kind: str, root: Path, outside: Path) -> Iterator[list[int]]:
         text=True,
     ) as program:
         yield rounds
-        said, _ = program.communicate(timeout=20)
+        said, _ = program.communicate(timeout=60)
         rounds.append(int(said))
 
 
@@ -67,8 +68,7 @@ def numbers(text: str) -> set[int]:
 
 def everything(*folders: Path) -> str:
     """Return all texts below the folders, names of the transaction and journals included."""
-    files = (path for folder in folders for path in folder.rglob("*") if path.is_file())
-    return "\n".join(path.read_text(errors="replace") for path in files)
+    return "\n".join(data.decode(errors="replace") for folder in folders for data in tree(folder).values())
 
 
 def staged(root: Path) -> list[str]:
