@@ -19,6 +19,7 @@ from typing import Any, Final
 from codespace import cli
 from codespace.cli import configured, tomltext, userfile
 from codespace.display import display
+from codespace.http.exposure import Address
 from codespace.settings import Settings
 from codespace.settings.environment import home
 
@@ -97,11 +98,10 @@ def _http_entry(settings: Settings, client: Client) -> dict[str, Any]:
         raise Unwritable(
             f"{client.title} starts its servers itself and cannot be given a URL in its file. Leave --http out."
         )
-    host = f"[{settings.http_host}]" if ":" in settings.http_host else settings.http_host
     entry: dict[str, Any] = {"type": "http"} if client.typed else {}
     headers = "http_headers" if client.section == _TOML_SECTION else "headers"
     return entry | {
-        "url": f"http://{host}:{settings.http_port}/mcp",
+        "url": Address(settings.http_host, settings.http_port).url,
         headers: {"Authorization": f"Bearer {_token(settings)}"},
     }
 
@@ -148,7 +148,7 @@ def _merged_json(client: Client, present: str | None, entry: Mapping[str, Any]) 
     by_hand = f"Add by hand:\n{_json({client.section: {NAME: entry}})}"
     try:
         document = json.loads(present) if present and present.strip() else {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Unwritable(f"The file is not plain JSON ({error}), and comments would be lost. {by_hand}") from None
     servers = document.setdefault(client.section, {}) if isinstance(document, dict) else None
     if not isinstance(servers, dict):

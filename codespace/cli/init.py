@@ -95,7 +95,7 @@ def _json_text(path: str, present: str | None, name: str, table: dict[str, Any])
         registered = document.setdefault("workspaces", {})
         if registered.setdefault(name, table) != table:
             raise _by_hand(path, name, f"it has another `{name}` already", snippet)
-    except (ValueError, AttributeError, TypeError):
+    except (ValueError, AttributeError, TypeError, RecursionError):
         raise _by_hand(path, name, "it is not a JSON object with workspaces", snippet) from None
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 

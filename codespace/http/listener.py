@@ -24,10 +24,9 @@ def listen(host: str, port: int) -> socket.socket:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
             0
         ]
-    except OSError as error:
-        raise SettingsError(
-            "CODESPACE_HTTP_HOST", f"`{host}` is no address: {error.strerror}.", "Use 127.0.0.1."
-        ) from error
+    except (OSError, UnicodeError) as error:  # the latter for a name that DNS cannot spell, such as `a..b`
+        why = error.strerror if isinstance(error, OSError) else "it is no name either"
+        raise SettingsError("CODESPACE_HTTP_HOST", f"`{host}` is no address: {why}.", "Use 127.0.0.1.") from error
     sock = socket.socket(family, kind)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -60,13 +60,20 @@ def test_places_that_were_chosen_here_are_said_to_the_client_too(desk: Desk, mon
 
 
 @pytest.mark.parametrize("client", [name for name, client in CLIENTS.items() if client.http])
+@pytest.mark.parametrize(
+    ("host", "told"),
+    [
+        ("::1", "[::1]"),
+        ("0.0.0.0", "127.0.0.1"),  # the door answers to no such name
+    ],
+)
 def test_over_http_a_client_gets_the_address_and_the_token(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, client: str
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, client: str, host: str, told: str
 ) -> None:
     monkeypatch.setenv("CODESPACE_HTTP_TOKEN", "t0ken")
-    monkeypatch.setenv("CODESPACE_HTTP_HOST", "::1")
+    monkeypatch.setenv("CODESPACE_HTTP_HOST", host)
     found = printed(client, desk.codespace("client-config", client, "--http").out)
-    assert found["url"] == "http://[::1]:8787/mcp"
+    assert found["url"] == f"http://{told}:8787/mcp"
     headers = found["http_headers" if client == "codex" else "headers"]
     assert headers == {"Authorization": "Bearer t0ken"}
 
@@ -132,6 +139,8 @@ def test_writing_twice_changes_nothing_the_second_time(desk: Desk, client: str) 
         ("codex", "[mcp_servers.codespace]\ncommand = 'mine'\n"),
         ("codex", "mcp_servers = {}\n"),
         ("codex", "not TOML"),
+        ("cursor", "[" * 100_000),
+        ("codex", "a = " + "[" * 100_000),
     ],
 )
 def test_a_file_that_cannot_be_merged_safely_is_left_alone_and_the_lines_are_shown(

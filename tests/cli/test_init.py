@@ -65,6 +65,14 @@ def test_a_json_configuration_gets_json(desk: Desk, monkeypatch: pytest.MonkeyPa
     assert not desk.config.exists()
 
 
+def test_a_json_configuration_that_nests_too_deep_is_left_alone(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = desk.home / "mine.json"
+    path.write_text("[" * 100_000)
+    monkeypatch.setenv("CODESPACE_CONFIG", str(path))
+    said = desk.codespace("init", desk.project)
+    assert (said.code, "Nothing was written." in said.err) == (2, True)
+
+
 @pytest.mark.parametrize(
     "present",
     [

@@ -127,3 +127,11 @@ async def test_a_port_that_is_taken_is_a_settings_error_with_a_fix() -> None:
     async with open_door() as door:
         with pytest.raises(SettingsError, match="CODESPACE_HTTP_PORT"):
             listen("127.0.0.1", door.address.port)
+
+
+@pytest.mark.parametrize("host", ["a" * 70, "a..b", ".localhost"])
+def test_what_no_resolver_can_ask_for_is_a_settings_error_with_a_fix(host: str) -> None:
+    from codespace.http.listener import listen
+
+    with pytest.raises(SettingsError, match="CODESPACE_HTTP_HOST"):
+        listen(host, 0)
