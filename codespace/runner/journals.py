@@ -32,6 +32,8 @@ class Snapshot:
     size_bytes: int
     finished_at: float
     """Wall clock, seconds since the epoch."""
+    has_rescued: bool = False
+    """Whether it holds somebody's bytes that are nowhere else."""
 
 
 def folder(state_dir: str) -> str:
@@ -51,13 +53,16 @@ def snapshots(state_dir: str) -> list[Snapshot]:
         with contextlib.suppress(FileNotFoundError):
             at = os.stat(".", dir_fd=held).st_mtime
             if _marked(held, "finished"):
-                found.append(Snapshot(name, _size(held), at))
+                found.append(Snapshot(name, _size(held), at, _marked(held, "rescued")))
     return sorted(found, key=lambda each: each.finished_at)
 
 
 def expired(state_dir: str, most_bytes: int, oldest: float) -> list[str]:
-    """Return whose snapshots are from before `oldest` (wall clock), and the oldest while all are over `most_bytes`."""
-    kept = snapshots(state_dir)
+    """Return whose snapshots are from before `oldest` (wall clock), and the oldest while all are over `most_bytes`.
+
+    What was rescued is nobody's snapshot: only a person throws it away.
+    """
+    kept = [each for each in snapshots(state_dir) if not each.has_rescued]
     total = sum(each.size_bytes for each in kept)
     found = []
     for each in kept:

@@ -83,6 +83,28 @@ async def test_a_snapshot_goes_once_it_is_as_old_as_the_operator_said() -> None:
         await until_kept(bench, {young})
 
 
+async def test_bytes_that_were_rescued_are_kept_over_every_limit() -> None:
+    faults = Faults()
+    async with open_bench(files={"a": "old\n"}, options={"snapshot_bytes": 0}, runner=faults.open_runner) as bench:
+        with (bench.root / "a").open("a") as still_open:
+
+            async def write() -> None:
+                still_open.write("theirs\n")
+                still_open.flush()
+
+            faults.order("before", "finish", write)
+            operation_id = await change(bench, "a")
+        (bench.root / "b").write_text("old\n")
+        plain = await change(bench, "b")
+        with trio.fail_after(SECONDS):
+            while plain in kept(bench):
+                await trio.lowlevel.checkpoint()
+        await looked(faults, 3)
+        assert kept(bench) == {operation_id}
+        (rescued,) = Path(bench.daemon.settings.state_dir, "journal", operation_id, "rescued").iterdir()
+        assert rescued.read_text() == "old\ntheirs\n"
+
+
 async def test_what_the_ledger_has_no_end_of_is_kept_over_every_limit() -> None:
     faults = Faults()
     async with open_bench(files={"a": "old\n"}, options={"snapshot_bytes": 0}, runner=faults.open_runner) as bench:
