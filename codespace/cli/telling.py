@@ -8,6 +8,7 @@ from typing import Any
 from codespace.cli.recorded import ago
 from codespace.display import display
 from codespace.gateway.hold import Hold
+from codespace.gateway.view import input_view, stdin_view
 
 _SUMMARY_CHARACTERS = 60  # one line of a table on a small terminal
 
@@ -34,7 +35,7 @@ def lines(hold: Hold, now: float) -> Iterator[str]:
     yield from _command(hold.shown)
     if hold.tool == "write_stdin" and "data" in hold.shown:
         yield f"process      {hold.shown['process_id']}{' (then closed)' if hold.shown['eof'] else ''}"
-        yield f"input        {display(hold.shown['data'])} ({hold.shown['encoding']})"
+        yield f"input        {display(input_view(hold.shown))} (sent as {hold.shown['encoding']})"
     if "diff" in hold.shown:
         yield ""
         yield display(hold.shown["diff"], newlines=True)
@@ -56,15 +57,7 @@ def _command(shown: Mapping[str, Any]) -> Iterator[str]:
     if "cwd" in shown:
         yield f"directory    {display(shown['cwd'])}"
         yield from (f"variable     {display(f'{name}={value}')}" for name, value in shown["env"].items())
-        yield f"stdin        {_stdin(shown)}"
+        yield f"stdin        {display(stdin_view(shown))}"
         yield f"time limit   {shown['timeout_seconds']:g} s"
     for name, version in shown.get("bound", {}).items():
         yield f"{display(name.partition(':')[0]):<12} {display(name.partition(':')[2])} {display(version)}".rstrip()
-
-
-def _stdin(shown: Mapping[str, Any]) -> str:
-    if shown.get("tty"):
-        return "a terminal"
-    if shown["stdin"] is not None:
-        return display(shown["stdin"])
-    return "left open: it accepts whatever is written to it later" if shown["open_stdin"] else "none"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -31,6 +32,27 @@ def shown_view(hold: Hold) -> dict[str, Any]:
         return shown
     kept = diff[: diff.rfind(b"\n", 0, limits.DIFF_BYTES) + 1]
     return shown | {"diff": kept.decode("utf-8", "surrogatepass"), "diff_truncated": True}
+
+
+def stdin_view(shown: Mapping[str, Any]) -> str:
+    """Return in words where a held command's standard input comes from, the whole of a given text included."""
+    given = shown["stdin"]
+    if shown["tty"]:
+        return "a terminal" if given is None else f"a terminal, and this is typed into it: {given}"
+    if given is not None:
+        return str(given)
+    return "left open: it accepts whatever is written to it later" if shown["open_stdin"] else "none"
+
+
+def input_view(shown: Mapping[str, Any]) -> str:
+    """Return what a held write would write, as a person can read it: decoded, bytes that are no text as escapes."""
+    data = str(shown["data"])
+    if shown["encoding"] != "base64":
+        return data
+    try:
+        return base64.b64decode(data, validate=True).decode("utf-8", "backslashreplace")
+    except ValueError:
+        return data  # no base64: the write will be refused
 
 
 def held(hold: Hold) -> Refusal:

@@ -21,6 +21,7 @@ from codespace import limits
 from codespace.display import display
 from codespace.gateway.grants import Grant
 from codespace.gateway.hold import Hold
+from codespace.gateway.view import input_view, stdin_view
 
 FOLDER: Final = Path(codespace.__file__).parent / "console"
 HEADERS: Final[Mapping[str, str]] = {
@@ -81,7 +82,8 @@ class Pages:
             "when": _when,
             "about": _about,
             "argv": _argv,
-            "stdin": _stdin,
+            "stdin": lambda hold: stdin_view(hold.shown),
+            "input": input_view,
             "terms": _terms,
         }
 
@@ -124,14 +126,6 @@ def _argv(process: Mapping[str, Any]) -> str:
     if isinstance(command, str):
         return command
     return " ".join(command) if command else str(process["process_id"])
-
-
-def _stdin(hold: Hold) -> str:
-    if hold.shown["tty"]:
-        return "a terminal"
-    if hold.shown["stdin"] is not None:
-        return str(hold.shown["stdin"])
-    return "left open: it accepts what is written to it later" if hold.shown["open_stdin"] else "none"
 
 
 def _terms(grant: Grant) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import pty
@@ -57,6 +58,30 @@ async def test_a_hold_is_listed_shown_granted_and_runs_when_the_agent_resumes() 
         assert resumed["apply_patch"]["status"] == "applied"
         assert hold not in (await codespace(bench, "approvals", "list")).out
         assert hold in (await codespace(bench, "approvals", "list", "--all")).out
+
+
+async def test_what_is_typed_into_a_terminal_is_shown_with_the_command_that_it_is_granted_with() -> None:
+    async with open_bench(approvals="operator") as bench:
+        with pytest.raises(Refusal) as caught:
+            await bench.call("exec_command", command=["sh"], tty=True, stdin="touch CANARY\nexit\n")
+        shown = await codespace(bench, "approvals", "show", str(caught.value.approval_id))
+        assert "a terminal, and this is typed into it: touch CANARY\\nexit\\n" in shown.out
+
+
+async def test_held_input_is_shown_decoded_whatever_it_was_sent_as() -> None:
+    async with open_bench(approvals="operator") as bench:
+        with pytest.raises(Refusal) as caught:
+            await bench.call("exec_command", command=["cat"], tty=True, wait_seconds=0)
+        hold = str(caught.value.approval_id)
+        assert (await codespace(bench, "approvals", "grant", hold, "--yes")).code == 0
+        process = (await bench.call("operation_resume", approval_id=hold))["exec_command"]["process_id"]
+        for data, told in ((b"rm -rf CANARY\n", "rm -rf CANARY\\n"), (b"\xff\x1b[2J", "\\\\xff\\x1b[2J")):
+            sent = base64.b64encode(data).decode()
+            with pytest.raises(Refusal) as caught:
+                await bench.call("write_stdin", process_id=process, data=sent, encoding="base64")
+            shown = await codespace(bench, "approvals", "show", str(caught.value.approval_id))
+            assert f"input        {told} (sent as base64)" in shown.out
+        await bench.call("terminate_process", process_id=process)
 
 
 async def test_nothing_is_granted_unseen_by_a_program_that_cannot_be_asked() -> None:
