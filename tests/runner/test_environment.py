@@ -33,11 +33,20 @@ def refusal(env: Mapping[str, str]) -> Refusal:
         "PYTHONSTARTUP",
         "PYTHONPATH",
         "PYTHONHOME",
+        "PYTHONPYCACHEPREFIX",
+        "PYTHONUSERBASE",
         "NODE_OPTIONS",
         "BASH_ENV",
         "ENV",
         "PERL5OPT",
         "PERL5LIB",
+        "PERLLIB",
+        "LUA_INIT_5_4",
+        "PHPRC",
+        "ZDOTDIR",
+        "MAKEFLAGS",
+        "MAKEFILES",
+        "TAR_OPTIONS",
         "RUBYOPT",
         "GIT_SSH",
         "GIT_SSH_COMMAND",
@@ -89,7 +98,9 @@ def test_hostile_names_are_escaped_in_the_message() -> None:
     assert "\x1b" not in refusal({"LD_\x1b[31m": "x"}).message
 
 
-@pytest.mark.parametrize("name", ["TERM", "LANG", "LC_ALL", "CI", "GIT_AUTHOR_NAME", "GIT_TERMINAL_PROMPT", "TZ"])
+@pytest.mark.parametrize(
+    "name", ["TERM", "LANG", "LC_ALL", "CI", "GIT_AUTHOR_NAME", "GIT_TERMINAL_PROMPT", "TZ", "COLUMNS"]
+)
 def test_a_caller_may_set(name: str) -> None:
     environment.check({name: "any text, ünïcode too"})
 
