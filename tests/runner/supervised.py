@@ -16,7 +16,7 @@ from codespace.contract import Chunk, ProcessState, SpawnRequest, Stream, Worksp
 from codespace.errors import Refusal
 from codespace.runner.supervisor import Supervisor
 
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60.0
 # Nothing here takes a second; a hang must fail and not stall the run.
 
 
