@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from codespace.runner import child
 from codespace.testing import processes
 
@@ -46,7 +48,8 @@ def forking() -> subprocess.Popen[bytes]:
     return process
 
 
-def test_a_child_that_was_forking_leaves_no_child_of_its_own_behind() -> None:
+def test_a_child_that_was_forking_leaves_no_child_of_its_own_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("codespace.limits.REAP_SECONDS", SECONDS)  # how long three hundred take is not the question
     before = processes.children()  # such as the browser of a suite that ran before
     for _ in range(TRIES):
         with forking() as process:
