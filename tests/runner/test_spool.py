@@ -248,12 +248,12 @@ async def test_a_disk_that_hangs_holds_up_nobody(spools: Spools, monkeypatch: py
     reading, writing = os.pipe()
     monkeypatch.setattr(limits, "SPOOL_STALL_SECONDS", 0.1)
     monkeypatch.setattr(os, "writev", lambda descriptor, blocks: os.read(reading, 1) and 0)
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         await spooled(output, spool, ("stdout", b"x" * 5_000))
     assert "did not take it" in str(spool.failure)
     assert (await output.read(0, stream="stdout", limit_bytes=65_536, encoding="text")).output_lost == 4_000
     os.close(writing)  # the disk comes back: the thread ends and lets go of its file
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         await trio.to_thread.run_sync(spool._busy.acquire)
     os.close(reading)
     spools.close()

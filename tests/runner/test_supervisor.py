@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Collection
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -219,7 +220,7 @@ async def test_a_flood_costs_bounded_memory_and_disk_and_keeps_how_it_began_and_
 async def test_a_flood_leaves_others_their_turn(bench: Bench) -> None:
     flood = await bench.spawn("yes")
     await bench.wait_text(flood, "y")
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         assert (await bench.run("echo", "in between"))[1] == "in between\n"
     assert bench.supervisor.process(flood).state == "running"
     await bench.supervisor.terminate(flood, 0.0)
@@ -338,7 +339,11 @@ async def test_the_time_limit_ends_the_tree_and_is_named(bench: Bench) -> None:
 
 async def test_the_time_limit_holds_for_one_that_ignores_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "GRACE_SECONDS", 0.05)
-    state, _ = await bench.run("sh", "-c", STUBBORN, timeout_seconds=0.3)
+    for seconds in (0.3, 1.0, 3.0, 9.0):
+        state, text = await bench.run("sh", "-c", STUBBORN, timeout_seconds=seconds)
+        if text:  # else the machine was slow, and the shell did not come to ignore anything
+            break
+    assert text
     assert (state.termination, state.signal) == ("timeout", "SIGKILL")
 
 
@@ -424,20 +429,25 @@ async def test_a_cancelled_start_leaves_nothing_or_a_whole_process(bench: Bench,
     await wait_gone_but_one(processes.children(keeper))  # a monitor ends after its tree; one is the spare
 
 
+def send(number: signal.Signals, pids: Collection[int]) -> None:
+    """Send a signal to processes, of which some may have ended by themselves: a monitor outlives its run a little."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
 async def test_a_start_that_hangs_is_given_up_and_does_not_happen_later(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await bench.run("true")
     keeper = keeper_pid()
     hanging = {keeper, *processes.children(keeper)}
-    for pid in hanging:
-        os.kill(pid, signal.SIGSTOP)
+    send(signal.SIGSTOP, hanging)
     monkeypatch.setattr(limits, "SPAWN_SECONDS", 0.1)
     try:
         await refused("PROCESS_SPAWN_FAILED", bench.spawn("touch", "happened"))
     finally:
-        for pid in hanging:
-            os.kill(pid, signal.SIGCONT)
+        send(signal.SIGCONT, hanging)
     await processes.wait_gone(hanging - {keeper})
     assert not os.listdir(bench.folder)
     monkeypatch.undo()
@@ -496,7 +506,9 @@ async def test_the_end_of_the_supervisor_ends_every_tree(tmp_path: Path, monkeyp
     await refused("SHUTTING_DOWN", bench.spawn("true"))
 
 
-async def test_a_cancelled_supervisor_ends_every_tree_in_order(tmp_path: Path) -> None:
+async def test_a_cancelled_supervisor_ends_every_tree_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STOP_GRACE_SECONDS", 20.0)  # for a shell that does not get the processor at once
+    monkeypatch.setattr(limits, "STOP_END_SECONDS", 30.0)
     with trio.CancelScope() as scope:
         async with open_bench(tmp_path) as bench:
             process_id = await bench.spawn("sh", "-c", "trap 'exit 9' TERM; echo $$; while :; do sleep 0.01; done")
