@@ -72,7 +72,7 @@ async def test_what_is_typed_is_echoed_until_the_program_turns_that_off(bench: B
 async def test_the_end_of_input_is_a_key_and_not_the_end_of_the_terminal(bench: Bench) -> None:
     process_id = await bench.spawn("sh", "-c", "cat; echo between; cat", tty=True)
     await bench.supervisor.write_stdin(process_id, b"one\n", eof=True)
-    await bench.wait_text(process_id, "between")
+    await bench.wait_text(process_id, "between\r\n")
     await bench.supervisor.write_stdin(process_id, b"half a line", eof=True)
     state = await bench.supervisor.wait_exit(process_id)
     assert state.exit_code == 0
