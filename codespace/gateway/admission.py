@@ -99,6 +99,7 @@ class Admission:
             return self._holds.stored(hold)
         assert hold.body is not None  # a hold keeps its body until it is denied or consumed
         workspace = self._registry.find(hold.workspace_id)
+        await self._refuse_another_directory(hold, workspace)
         await self._refuse_weaker_grant(hold, workspace)
         driver = self._drivers[hold.tool]
         await driver.authorize(workspace, hold.body)  # the profile may have changed since the grant
@@ -112,6 +113,16 @@ class Admission:
             return hold
         return await self._holds.resolve(hold.id, "grant", by=f"scoped grant {grant.id}", authority="grant")
 
+    async def _refuse_another_directory(self, hold: Hold, workspace: Workspace) -> None:
+        """Refuse where the workspace's id names another root here than where the request was held."""
+        assert hold.body is not None  # as in resume
+        if await self._fingerprints.take(hold.tool, workspace, hold.body) != hold.fingerprint:
+            raise Refusal(
+                "APPROVAL_CONFLICT",
+                f"The hold is for another directory than workspace {workspace.id} is here; nothing was done.",
+                approval_id=hold.id,
+            )
+
     async def _refuse_weaker_grant(self, hold: Hold, workspace: Workspace) -> None:
         """Take a caller's own grant back where the operator has to decide by now: `confirm` became `operator`."""
         if workspace.approvals != "operator" or hold.state != "granted" or hold.decided_by in ("operator", "grant"):
@@ -123,7 +134,7 @@ class Admission:
 
     async def _request(self, tool: str, workspace: Workspace, arguments: Mapping[str, Any], caller: Caller) -> Request:
         complete = await self._drivers[tool].authorize(workspace, arguments)
-        fingerprint = await self._fingerprints.take(tool, workspace.id, complete)
+        fingerprint = await self._fingerprints.take(tool, workspace, complete)
         return Request(tool, workspace, complete, fingerprint, caller)
 
     async def _earlier(self, request: Request) -> dict[str, Any] | None:

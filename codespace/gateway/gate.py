@@ -18,7 +18,8 @@ from codespace.contract import Caller, Encoding, Outcome, ReadResult, Runner, St
 from codespace.errors import Refusal
 from codespace.gateway import information, policy
 from codespace.gateway.admission import Admission
-from codespace.gateway.holds import Holds, operator_only
+from codespace.gateway.hold import Hold
+from codespace.gateway.holds import Holds, no_such_hold, operator_only
 from codespace.gateway.ledger import Ledger, Operation
 from codespace.gateway.links import Links
 from codespace.gateway.patching import Patching
@@ -361,6 +362,7 @@ class Gate:
         return hold_view(await self._admission.hold(tool, workspace, filled, caller))
 
     async def approval_status(self, caller: Caller, *, approval_id: str, wait_seconds: float) -> dict[str, Any]:
+        await self._hold(approval_id)
         hold = await self._holds.wait_decided(approval_id, wait_seconds)
         view = hold_view(hold) | {
             "tool": hold.tool,
@@ -374,7 +376,7 @@ class Gate:
 
     async def approval_resolve(self, caller: Caller, *, approval_id: str, decision: str) -> dict[str, Any]:
         self._require_open()
-        hold = await self._holds.get(approval_id)
+        hold = await self._hold(approval_id)
         if self._registry.find(hold.workspace_id).approvals == "operator":
             raise operator_only(approval_id)
         by = f"caller over {caller.transport}"
@@ -382,11 +384,18 @@ class Gate:
 
     async def operation_resume(self, caller: Caller, *, approval_id: str) -> dict[str, Any]:
         self._require_open()
-        hold = await self._holds.get(approval_id)
+        hold = await self._hold(approval_id)
         result = await self._admission.resume(hold, caller)
         waiting = await self._waiting(await self._work_behind(result))
         # With both: a client whose user was asked within the call itself gets the inner one alone.
         return {"approval_id": approval_id, "state": "consumed", hold.tool: result | waiting} | waiting
+
+    async def _hold(self, approval_id: str) -> Hold:
+        """Return a hold; one of another daemon's workspace is not there for an agent, like its works and processes."""
+        hold = await self._holds.get(approval_id)
+        if not self._registry.knows(hold.workspace_id):
+            raise no_such_hold(approval_id)
+        return hold
 
     async def _work_behind(self, result: Mapping[str, Any]) -> str | None:
         """Return the work that the operation of a result belongs to: a hold's own copy goes when it has run."""

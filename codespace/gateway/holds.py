@@ -79,7 +79,7 @@ class Holds:
         """
         hold = await self._first("id = ?", approval_id)
         if hold is None:
-            raise Refusal("APPROVAL_NOT_FOUND", "No hold of this id exists.", approval_id=approval_id)
+            raise no_such_hold(approval_id)
         return await self._current(hold)
 
     async def active(self, fingerprint: str) -> Hold | None:
@@ -376,6 +376,11 @@ class Holds:
     async def _all(self, where: str, value: str | float) -> list[Hold]:
         """Return the holds that match, newest first."""
         return await self._store.read(lambda db: hold_rows.many(db, where, value))
+
+
+def no_such_hold(approval_id: str) -> Refusal:
+    """Return the refusal of an id that names no hold."""
+    return Refusal("APPROVAL_NOT_FOUND", "No hold of this id exists.", approval_id=approval_id)
 
 
 def operator_only(approval_id: str) -> Refusal:

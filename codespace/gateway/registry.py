@@ -18,6 +18,9 @@ class Registry:
     def __iter__(self) -> Iterator[Workspace]:
         return iter(self._workspaces.values())
 
+    def knows(self, workspace_id: str) -> bool:
+        return workspace_id in self._workspaces
+
     def find(self, workspace_id: str | None) -> Workspace:
         """Return the workspace; without an id, the only one there is.
 

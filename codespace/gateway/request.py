@@ -47,17 +47,22 @@ class Fingerprints:
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
-    def of(self, tool: str, workspace_id: str, arguments: Mapping[str, Any]) -> str:
-        """Return the hex HMAC over tool, workspace and arguments (without wait_seconds and work_id)."""
+    def of(self, tool: str, workspace: Workspace, arguments: Mapping[str, Any]) -> str:
+        """Return the hex HMAC over tool, workspace and arguments (without wait_seconds and work_id).
+
+        The root is part of the workspace: daemons that share a database may give one id to different directories,
+        and what was done or shown in one of them says nothing of the other.
+        """
         identity = {name: _short(value) for name, value in arguments.items() if name not in _NOT_PART_OF_IDENTITY}
-        text = json.dumps([tool, workspace_id, identity], sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        named = [tool, workspace.id, workspace.root, identity]
+        text = json.dumps(named, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hmac.new(self._secret, text.encode("ascii"), hashlib.sha256).hexdigest()
 
-    async def take(self, tool: str, workspace_id: str, arguments: Mapping[str, Any]) -> str:
+    async def take(self, tool: str, workspace: Workspace, arguments: Mapping[str, Any]) -> str:
         """Return the same; on a thread where a long text would keep the event loop from others."""
         if any(map(_is_long, arguments.values())):
-            return await trio.to_thread.run_sync(self.of, tool, workspace_id, arguments)
-        return self.of(tool, workspace_id, arguments)
+            return await trio.to_thread.run_sync(self.of, tool, workspace, arguments)
+        return self.of(tool, workspace, arguments)
 
 
 def _is_long(value: Any) -> bool:
@@ -80,7 +85,7 @@ def require_same(
     if request.fingerprint != fingerprint:
         raise Refusal(
             "OPERATION_KEY_CONFLICT",
-            "This operation_key was used for a request with other arguments; nothing was done.",
+            "This operation_key was used for a request with other arguments or in another directory; nothing was done.",
             operation_id=operation_id,
             approval_id=approval_id,
         )

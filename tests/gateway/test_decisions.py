@@ -12,6 +12,7 @@ from codespace.gateway import lasting, policy
 from codespace.gateway.registry import Registry
 from codespace.gateway.request import Fingerprints, Request, require_same
 
+W = Workspace("w", "/w")
 ARGUMENTS = st.dictionaries(
     st.sampled_from(["patch", "command", "operation_key", "wait_seconds", "work_id"]),
     st.one_of(st.text(max_size=20), st.integers(), st.lists(st.text(max_size=5), max_size=3), st.none()),
@@ -82,7 +83,7 @@ def test_two_requests_have_one_fingerprint_exactly_when_they_would_do_the_same(
     def meaning(arguments: dict[str, object]) -> dict[str, object]:
         return {name: value for name, value in arguments.items() if name not in ("wait_seconds", "work_id")}
 
-    same = fingerprints.of("t", "w", first) == fingerprints.of("t", "w", second)
+    same = fingerprints.of("t", W, first) == fingerprints.of("t", W, second)
     assert same == (meaning(first) == meaning(second))
 
 
@@ -92,17 +93,18 @@ async def test_long_texts_differ_by_their_last_character_and_are_told_apart_on_a
     for size in (65_535, 65_536, 65_537, 1_000_000):
         for end in ("x", "y", "\udc80"):
             arguments = {"patch": "x" * size + end}
-            taken = await fingerprints.take("t", "w", arguments)
-            assert taken == fingerprints.of("t", "w", arguments)
+            taken = await fingerprints.take("t", W, arguments)
+            assert taken == fingerprints.of("t", W, arguments)
             seen.add(taken)
     assert len(seen) == 12
 
 
 def test_a_fingerprint_depends_on_tool_workspace_and_secret() -> None:
-    base = Fingerprints(b"secret").of("t", "w", {})
-    assert base != Fingerprints(b"secret").of("u", "w", {})
-    assert base != Fingerprints(b"secret").of("t", "v", {})
-    assert base != Fingerprints(b"other").of("t", "w", {})
+    base = Fingerprints(b"secret").of("t", W, {})
+    assert base != Fingerprints(b"secret").of("u", W, {})
+    assert base != Fingerprints(b"secret").of("t", Workspace("v", "/w"), {})
+    assert base != Fingerprints(b"secret").of("t", Workspace("w", "/v"), {})
+    assert base != Fingerprints(b"other").of("t", W, {})
 
 
 def test_a_key_for_other_arguments_is_a_conflict_that_names_the_operation() -> None:
