@@ -58,6 +58,8 @@ READ_MANY_SECONDS: Final = 20.0
 # After it the rest of a read_many is refused: 50 of the largest files would take minutes to hash.
 READ_SECONDS: Final = 20.0
 # Longest read or hash: 256 MiB takes a second; a hung network filesystem must not hang the caller.
+LEASE_SECONDS: Final = 1.0
+# How long a program may take to let go of a file that it has a lease on (Samba, NFS servers); it takes milliseconds.
 READS_AT_ONCE: Final = 8
 # Threads that read or hash; more only fight for the disk.
 SEARCH_SECONDS: Final = 8.0

@@ -34,6 +34,14 @@ def refusal(error: OSError, path: str, left: str = _NOTHING) -> Refusal:
             next_step="Leave it alone, or ask the operator for `allow_submounts`.",
             details=details,
         )
+    if number == errno.EAGAIN:
+        return Refusal(
+            "FILE_OPERATION_FAILED",
+            f"Another program has a lease on {path} and does not let go of it. {left}",
+            next_step="Call again in a minute; the kernel ends the lease by then.",
+            retryable=True,
+            details=details,
+        )
     reason = error.strerror or "unknown"
     return Refusal("FILE_OPERATION_FAILED", f"{path}: {reason} ({details['errno']}). {left}", details=details)
 

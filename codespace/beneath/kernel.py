@@ -11,7 +11,10 @@ import fcntl
 import os
 import platform
 import sys
+import time
 from typing import Final
+
+from codespace import limits
 
 RESOLVE_NO_XDEV: Final = 0x01
 RESOLVE_NO_MAGICLINKS: Final = 0x02
@@ -23,6 +26,7 @@ RENAME_EXCHANGE: Final = 2
 _OPENAT2: Final = 437  # the same number on every architecture
 _RENAMEAT2: Final = {"x86_64": 316, "aarch64": 276, "riscv64": 276, "ppc64le": 357, "s390x": 347, "armv7l": 382}
 _RETRIES: Final = 64  # of EINTR and EAGAIN, which openat2 gives while something is renamed below it
+_LEASE_STEP_SECONDS: Final = 0.005  # between two tries at a file that a program has a lease on
 
 _GET_FLAGS: Final = 0x8008_6601 if ctypes.sizeof(ctypes.c_long) == 8 else 0x8004_6601
 _ENCRYPTED: Final = 0x800
@@ -62,6 +66,24 @@ def openat2(directory: int, path: bytes, flags: int, resolve: int) -> int:
         if number not in (errno.EINTR, errno.EAGAIN):
             break
     raise OSError(number, os.strerror(number), os.fsdecode(path))
+
+
+def open_held(held: int) -> int:
+    """Open for reading the regular file that an O_PATH descriptor holds: that very inode, whatever its name is now.
+
+    Returns: a new close-on-exec descriptor.
+    Raises: OSError; EAGAIN where a program has a lease on the file and does not let go of it within
+        limits.LEASE_SECONDS. To wait in the kernel would take as long as that program likes, 45 s at most.
+    Source: F_SETLEASE in fcntl(2).
+    """
+    until = time.monotonic() + limits.LEASE_SECONDS
+    while True:
+        try:
+            return os.open(f"/proc/self/fd/{held}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise
+        time.sleep(_LEASE_STEP_SECONDS)  # the kernel tells its holder only
 
 
 def renameat2(source_directory: int, source: str, target_directory: int, target: str, flags: int) -> None:

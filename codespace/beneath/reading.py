@@ -263,8 +263,7 @@ class Reader:
             mode = os.fstat(held).st_mode
             if not stat.S_ISREG(mode):
                 raise not_a_file(mode, path)
-            # The magic link leads to the very inode that is held; its name plays no part any more.
-            return os.open(f"/proc/self/fd/{held}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
+            return kernel.open_held(held)
         except OSError as error:
             raise refusal(error, path) from error
         finally:

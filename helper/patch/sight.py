@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from codespace import limits
-from codespace.beneath import Root
+from codespace.beneath import Root, kernel
 from codespace.contract import ABSENT
 from codespace.errors import Refusal
 from helper.patch.journal import Journal
@@ -110,8 +110,7 @@ def _read(held: int) -> Sight:
 
 
 def _version(held: int) -> str:
-    # The type was looked at, and the magic link leads to the very inode that is held.
-    descriptor = os.open(f"/proc/self/fd/{held}", os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = kernel.open_held(held)  # the type was looked at
     try:
         digest = hashlib.sha256()
         while part := os.read(descriptor, _BLOCK_BYTES):
