@@ -130,7 +130,9 @@ def common_directory(root_path: str) -> str | None:
     """Return the git directory outside the root that a worktree at `root_path` belongs to; None where there is none.
 
     The gitfile in the root could have been written by a command, so it is believed only where the place that
-    it names says in turn that its worktree is here: that file no command can have written.
+    it names says in turn that its worktree is here: that file no command can have written, as it lies outside the
+    root. And no more is opened than the repository that this place is in (`worktrees/NAME`, as git makes it),
+    whatever its `commondir` says.
     """
     gitfile = os.path.join(root_path, ".git")
     named = _line(gitfile, "gitdir: ")
@@ -144,8 +146,9 @@ def common_directory(root_path: str) -> str | None:
     if common is None:
         return None
     found = os.path.realpath(os.path.join(directory, common))
-    inside = found == root_path or found.startswith(root_path.rstrip("/") + "/")
-    if inside or not directory.startswith(found + "/") or not os.path.isdir(found):
+    own = f"{os.path.realpath(root_path).rstrip('/')}/"
+    inside = any(f"{place}/".startswith(own) for place in (directory, found))
+    if inside or os.path.dirname(directory) != os.path.join(found, "worktrees") or not os.path.isdir(found):
         return None
     return found
 

@@ -133,6 +133,36 @@ def test_a_gitfile_that_a_command_could_have_written_opens_no_directory(cage: Ca
     assert "canary" in cage.sh(f"cat {target}/secret").out
 
 
+@pytest.mark.parametrize("common", ["{base}", "../..", "{base}/home"])
+@pytest.mark.parametrize("mode", ["read_only", "commit"])
+def test_a_gitfile_and_all_that_it_names_written_by_a_command_open_no_directory(
+    cage: Cage, mode: str, common: str
+) -> None:
+    common = common.format(base=cage.base)
+    planting = (
+        "mkdir evil; echo gitdir: $PWD/evil >.git; echo $PWD/.git >evil/gitdir; printf '%s\\n' {} >evil/commondir"
+    )
+    assert cage.sh(planting.format(common)).planted == (".git",)
+    secret = cage.base / "home" / ".netrc"
+    result = cage.having(git=mode).sh(f"cat {secret}; echo evil >{secret}")
+    assert "canary" not in result.out
+    assert secret.read_text() == "canary-secret\n"
+
+
+def test_a_place_outside_that_names_the_root_opens_its_own_repository_and_nothing_else(cage: Cage) -> None:
+    """Such as another workspace, where commands can write too."""
+    other = cage.base / "other"
+    (other / "repository" / "worktrees" / "w").mkdir(parents=True)
+    (other / "repository" / "worktrees" / "w" / "gitdir").write_text(f"{cage.root}/.git\n")
+    subprocess.run(["/bin/chown", "-R", str(cage.uid), str(other)], check=True)
+    cage.put(".git", f"gitdir: {other}/repository/worktrees/w\n")
+    for common in (cage.base, other, "../../..", cage.base / "home"):
+        (other / "repository/worktrees/w/commondir").write_text(f"{common}\n")
+        assert "canary" not in cage.sh(f"cat {cage.base}/home/.netrc; ls {other}").out, common
+    (other / "repository/worktrees/w/commondir").write_text("../..\n")
+    assert cage.sh(f"ls {other}").out == "repository\n"
+
+
 def test_no_repository_can_be_put_where_git_expects_a_submodule(repository: Cage) -> None:
     head = repository.plainly(["git", "rev-parse", "HEAD"]).out.strip()
     repository.folder("module")
