@@ -80,7 +80,7 @@ class Desk:
     async def page(self, name: str, here: str = "", status: int = 200, **values: Any) -> Response:
         """Return a page with the frame of the console around it."""
         session: Session | None = g.get("session")
-        pending = 0 if session is None else await self.pending()
+        pending = 0 if session is None else await self._pending_shown()
         text = self._pages.render(
             name,
             here=here,
@@ -93,6 +93,13 @@ class Desk:
 
     async def pending(self) -> int:
         return sum(1 for hold in await self.console.operator.holds() if hold.state == "pending")
+
+    async def _pending_shown(self) -> int | str:
+        """Return the number in the frame; a page that says the database is away must not need it."""
+        try:
+            return await self.pending()
+        except Refusal:
+            return "?"
 
     async def show(self, act: Callable[[], Awaitable[Response]]) -> Response:
         """Return what `act` makes, or a page that says what was refused."""

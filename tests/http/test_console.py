@@ -1,0 +1,56 @@
+"""The console of a whole daemon over its own door, read without a browser."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import httpx2
+import trio
+
+from codespace.http.console import Console
+from codespace.http.exposure import console_host
+from codespace.http.serve import serve_http
+from codespace.http.signin import Tickets
+from codespace.testing import Bench, open_bench
+
+OPERATOR = "operator-token-of-a-test-0123456789"
+
+
+@asynccontextmanager
+async def signed_in(bench: Bench) -> AsyncIterator[httpx2.AsyncClient]:
+    """Serve the console of the bench's daemon and sign in."""
+    daemon, stop = bench.daemon, trio.Event()
+    console = Console(
+        operator=daemon.operator,
+        inbox=daemon.inbox,
+        tools=daemon.tools,
+        kept_diff=daemon.kept_diff,
+        tickets=Tickets(str(bench.site.state), time.time),
+        operator_token=OPERATOR,
+        stopping=stop,
+    )
+    serve = partial(serve_http, None, host="127.0.0.1", port=0, token="t" * 32, stop=stop, console=console)
+    async with trio.open_nursery() as nursery:
+        address = await nursery.start(serve)
+        name = console_host(address)
+        async with httpx2.AsyncClient(base_url=f"http://{address.authority}/console", headers={"host": name}) as http:
+            form = {"token": OPERATOR}
+            answer = await http.post("/sign-in", data=form, headers={"origin": f"http://{name}"})
+            assert answer.status_code == 303
+            http.headers["cookie"] = answer.headers["set-cookie"].partition(";")[0]
+            yield http
+        stop.set()
+
+
+async def test_a_database_that_cannot_be_read_is_told_on_every_page_and_none_fails() -> None:
+    async with open_bench(approvals="operator") as bench, signed_in(bench) as http:
+        assert (await http.get("/holds")).status_code == 200
+        for path in bench.site.state.glob("operations.sqlite*"):
+            path.write_bytes(b"\xff" * path.stat().st_size)
+        for page in ("holds", "operations", "works", "processes", "grants"):
+            answer = await http.get(f"/{page}")
+            assert (answer.status_code, "STORE_UNAVAILABLE" in answer.text) == (503, True), page
+        assert (await http.get("/workspaces")).status_code == 200
