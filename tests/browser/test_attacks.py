@@ -145,7 +145,7 @@ def test_no_program_without_a_session_or_a_forms_token_gets_anything(open_consol
         origin = {"Host": f"codespace.localhost:{console.port}", "Origin": console.url.removesuffix("/console")}
         session = {"Cookie": f"codespace={cookie['value']}"}
         path = f"/console/holds/{hold}/grant"
-        with httpx2.Client(base_url=f"http://127.0.0.1:{console.port}") as program:
+        with httpx2.Client(base_url=f"http://127.0.0.1:{console.port}", timeout=60) as program:
             refused = {
                 "no session": program.post(path, data=form, headers=origin),
                 "no token": program.post(path, data={**form, "csrf": ""}, headers=origin | session),
@@ -176,7 +176,7 @@ def test_no_program_without_a_session_or_a_forms_token_gets_anything(open_consol
 
 
 def test_beside_stdio_only_the_console_is_served(open_console: Open) -> None:
-    with open_console() as console, httpx2.Client(base_url=f"http://127.0.0.1:{console.port}") as program:
+    with open_console() as console, httpx2.Client(base_url=f"http://127.0.0.1:{console.port}", timeout=60) as program:
         for path in ("/mcp", "/inbox/works", "/inbox/approvals"):
             assert program.post(path).status_code in (401, 404)
         token = (console.site.state / "http-token").read_text().strip()

@@ -37,6 +37,7 @@ def add(path: str, text: str = "x") -> str:
 def open_hold(page: Page, approval_id: str) -> None:
     page.locator(f'[data-key="{approval_id}"] a').click()
     expect(page.get_by_role("button", name="Grant")).to_be_enabled()
+    page.wait_for_load_state()  # all of it, and as it is laid out
 
 
 def resumed(console: Console, approval_id: str) -> str:
@@ -89,7 +90,7 @@ def test_a_denied_patch_is_told_to_the_agent_and_never_runs(open_console: Open) 
 
 
 def test_a_hold_that_waited_too_long_says_so_on_the_open_page_and_its_buttons_are_dead(open_console: Open) -> None:
-    with open_console(files=FILES, approval_expiry_seconds=3) as console:
+    with open_console(files=FILES, approval_expiry_seconds=8) as console:
         page = console.signed_in()
         open_hold(page, console.held("apply_patch", patch=PATCH))
         expect(page.locator(".status")).to_contain_text("expired")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, expect
 
 from .conftest import Open, picture
 
@@ -30,6 +30,12 @@ def test_live_output_of_a_command_is_shown_as_it_comes_and_the_command_is_stoppe
         assert console.told == []
 
 
+def press(button: Locator) -> None:
+    """Press a button, and return once the whole of the page that it leads to is there."""
+    button.click()
+    button.page.wait_for_load_state()
+
+
 def test_what_the_operator_writes_is_drafted_edited_queued_ordered_and_claimed(open_console: Open) -> None:
     with open_console(approvals="off") as console:
         work = console.call("work_open", workspace_id="main", title="Tidy <the> shop")["work_id"]
@@ -38,16 +44,16 @@ def test_what_the_operator_writes_is_drafted_edited_queued_ordered_and_claimed(o
         page.locator(f'[data-key="{work}"] a').click()
         expect(page.get_by_role("heading", name="Tidy <the> shop")).to_be_visible()
         page.get_by_label("Text").fill("Rename the cart module.\nKeep its tests.")
-        page.get_by_role("button", name="Save as a draft").click()
+        press(page.get_by_role("button", name="Save as a draft", exact=True))
         assert console.call("steer_status", work_id=work)["queued"] == 0
         page.get_by_label("Text").first.fill("Rename the cart module to basket.")
-        page.get_by_role("button", name="Save", exact=True).click()
+        press(page.get_by_role("button", name="Save", exact=True))
         expect(page.get_by_text("revision 2")).to_be_visible()
-        page.get_by_role("button", name="Queue", exact=True).click()
+        press(page.get_by_role("button", name="Queue", exact=True))
         page.get_by_label("Text").last.fill("First, say what you plan.")
-        page.get_by_role("button", name="Queue it").click()
+        press(page.get_by_role("button", name="Queue it", exact=True))
         picture(page, "console-work")
-        page.get_by_role("button", name="First", exact=True).last.click()
+        press(page.get_by_role("button", name="First", exact=True).last)
         expect(page.get_by_label("Text").first).to_have_value("First, say what you plan.")
         claimed = console.call("steer_claim_next", work_id=work)["intent"]
         assert claimed["text"] == "First, say what you plan."
