@@ -42,7 +42,7 @@ class Door:
         if token is not None:
             sent["authorization"] = f"Bearer {token}"
         accept = {"accept": "application/json, text/event-stream"}
-        return httpx2.AsyncClient(base_url=f"http://{self.address.authority}", headers=accept | sent)
+        return httpx2.AsyncClient(base_url=f"http://{self.address.authority}", headers=accept | sent, timeout=60)
 
     @asynccontextmanager
     async def client(self, mode: str = "auto", token: str | None = TOKEN) -> AsyncIterator[Client]:
@@ -59,7 +59,7 @@ class Door:
     async def seconds_to_stop(self) -> float:
         started = trio.current_time()
         self.stop.set()
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             await self.ended.wait()
         return trio.current_time() - started
 
@@ -79,7 +79,7 @@ async def open_door(*, token: str | None = TOKEN, **options: Any) -> AsyncIterat
         address = await nursery.start(serve)
         yield Door(address, fake, stop, ended)
         stop.set()
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             await ended.wait()
 
 

@@ -28,7 +28,7 @@ async def said_to(door: Door, sent: bytes) -> bytes:
     said = b""
     async with await door.connect() as stream:
         await stream.send_all(sent)
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             try:
                 while more := await stream.receive_some():
                     said += more
