@@ -92,7 +92,7 @@ async def test_the_token_is_in_no_log_no_answer_and_no_database(tmp_path: Path) 
         async with over_http(site, daemon.url, token) as visit:
             info = await visit.call("workspace_info")
             seen = await visit.call("exec_command", command=["sh", "-c", "env; tr '\\0' '\\n' < /proc/$PPID/environ"])
-        async with httpx2.AsyncClient() as plain:
+        async with httpx2.AsyncClient(timeout=60) as plain:
             for headers in ({}, {"Authorization": f"Bearer {wrong}"}, {"Authorization": f"Basic {token}"}):
                 answer = await plain.post(
                     daemon.url, json={"jsonrpc": "2.0", "id": 1, "method": "ping"}, headers=headers

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
 import trio
 
 from codespace.errors import Refusal
-from codespace.runner.segment import mapped
 from codespace.testing import processes
 from codespace.testing.door import Door
 from codespace.testing.installed import Visit
 from codespace.testing.wire import Wire
+
+from ..spooled import kept_bytes
 
 PYTHON = ["python3", "-q"]
 
@@ -77,15 +76,6 @@ async def test_output_far_over_the_ring_is_read_back_whole(visit: Visit) -> None
         assert chunk["output_lost"] == chunk["retained_from"] == 0
         text, cursor, eof = text + chunk["chunk"], chunk["cursor"], chunk["eof"]
     assert text == "".join(f"{number}\n" for number in range(1, 200_001))
-
-
-def kept_bytes(state: Path) -> int:
-    """Return how much of the one command's output is on disk."""
-    ends = [0]
-    for path in state.glob("spool/*/*/*"):
-        with suppress(OSError, ValueError), mapped(str(path)) as segment:  # one that is just begun is none yet
-            ends.append(segment.ends()[0])
-    return max(ends)
 
 
 async def test_what_a_command_wrote_is_there_after_its_daemon_was_killed(stdio_door: Door) -> None:

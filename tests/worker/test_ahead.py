@@ -86,7 +86,7 @@ async def test_the_next_page_is_there_before_it_is_wanted(tmp_path: Path) -> Non
         assert runner.worker is not None
         os.kill(runner.worker, signal.SIGSTOP)
         try:
-            with trio.fail_after(10):
+            with trio.fail_after(60):
                 second = await page(runner, first.cursor, stream="stdout")
         finally:
             os.kill(runner.worker, signal.SIGCONT)

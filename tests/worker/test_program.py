@@ -71,7 +71,7 @@ class Started:
 
     async def end(self) -> int:
         """Return the exit code, once the program and all that it had started are gone."""
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while (said := await self.worker.said()) is not None:
                 self.log += said
             return await self.worker.wait()
@@ -87,7 +87,7 @@ async def say(stream: trio.SocketStream, data: bytes) -> None:
 async def messages(stream: trio.SocketStream, least: int | None = None) -> list[dict[str, Any]]:
     """Return what comes: `least` messages, or all until the end."""
     unpacker, found = Unpacker(), list[dict[str, Any]]()
-    with trio.fail_after(20), suppress(trio.BrokenResourceError):
+    with trio.fail_after(60), suppress(trio.BrokenResourceError):
         while least is None or len(found) < least:
             data = await stream.receive_some()
             if not data:
@@ -105,7 +105,7 @@ async def started(folder: Path) -> AsyncIterator[Started]:
         each.mkdir(mode=0o700, exist_ok=True)
     worker = hire.start(str(leaf), SECRET)
     try:
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             await worker.wait_listening()
         here = Started(worker, leaf, state)
         try:
@@ -116,7 +116,7 @@ async def started(folder: Path) -> AsyncIterator[Started]:
     finally:
         worker.kill()
         # Protects the next test from this one's processes.
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + 20):
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + 60):
             await worker.wait()
         worker.close()
 
@@ -304,7 +304,7 @@ async def test_a_folder_that_cannot_be_used_is_told_in_the_goodbye(tmp_path: Pat
 
 async def test_a_secret_that_is_cut_ends_it_before_it_listens(tmp_path: Path) -> None:
     worker = hire.start(str(tmp_path), SECRET[:-1])
-    with pytest.raises(hire.NotHired), trio.fail_after(20):
+    with pytest.raises(hire.NotHired), trio.fail_after(60):
         await worker.wait_listening()
     assert await worker.wait() == 1
     worker.close()
@@ -333,7 +333,7 @@ async def test_it_dies_with_its_parent_and_takes_its_processes_along(tmp_path: P
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as parent:  # noqa: ASYNC220
         assert parent.stdout is not None
         try:
-            with trio.fail_after(30):
+            with trio.fail_after(60):
                 await trio.lowlevel.wait_readable(parent.stdout.fileno())
                 while parent.stdout.readline() != b"up\n":
                     assert parent.poll() is None
@@ -342,7 +342,7 @@ async def test_it_dies_with_its_parent_and_takes_its_processes_along(tmp_path: P
         finally:
             parent.send_signal(signal.SIGKILL)
             parent.wait()
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         await processes.wait_gone(below)
 
 
@@ -371,7 +371,7 @@ def test_a_program_whose_parent_is_gone_does_not_begin() -> None:
 )
 def test_whatever_is_sent_is_served_to_its_end_or_refused(sent: list[bytes]) -> None:
     async def play() -> None:
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             try:
                 await served(b"".join(sent))
             except* BadFrame:
