@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def refused(site: Site, *mentions: str, serve: tuple[str, ...] = ("--stdio",), *
         env={**site.environ, **environ},
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=30,
+        timeout=60,
     )
     said = done.stderr.decode()
     assert done.returncode not in (0, -9, -15), said
@@ -129,7 +130,7 @@ def test_without_a_registered_workspace_nothing_is_reachable(tmp_path: Path) -> 
     site = Site(tmp_path)
     site.write()
     done = subprocess.run(
-        [script(), "serve", "--stdio"], env=site.environ, stdin=subprocess.DEVNULL, capture_output=True, timeout=30
+        [script(), "serve", "--stdio"], env=site.environ, stdin=subprocess.DEVNULL, capture_output=True, timeout=60
     )
     if done.returncode != 0:
         assert "workspaces" in done.stderr.decode()
@@ -144,7 +145,8 @@ def test_the_state_directory_and_the_database_are_for_the_operator_alone(site: S
         assert wire.call("workspace_info", workspace_id="main")["structuredContent"]["profile"] == "workspace-write"
         assert site.state.stat().st_mode & 0o077 == 0
         for path in site.state.rglob("*"):
-            assert path.stat().st_mode & 0o077 == 0, path
+            with suppress(FileNotFoundError):  # of a daemon at work
+                assert path.stat().st_mode & 0o077 == 0, path
 
 
 def test_a_module_in_the_working_directory_is_never_imported(site: Site) -> None:
@@ -156,7 +158,7 @@ def test_a_module_in_the_working_directory_is_never_imported(site: Site) -> None
         cwd=site.root(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=30,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr.decode()
     assert not (site.root() / "owned").exists()

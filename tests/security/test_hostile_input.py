@@ -147,7 +147,7 @@ async def test_links_devices_and_sockets_are_refused_by_every_tool() -> None:
             move = (
                 f"*** Begin Patch\n*** Update File: file.txt\n*** Move to: {path}\n@@\n-inside\n+moved\n*** End Patch\n"
             )
-            with trio.fail_after(20):
+            with trio.fail_after(60):
                 assert (await refusal(bench, "read", path=path)).code == code, path
                 for patch in (update, delete):
                     assert (await refusal(bench, "apply_patch", patch=patch)).code == code, patch
@@ -252,7 +252,7 @@ async def test_huge_and_deep_patches_are_answered_within_their_time() -> None:
             "only newlines": "\n" * 100_000,
         }
         for what, patch in hostile.items():
-            with trio.fail_after(20):
+            with trio.fail_after(60):
                 refused = await refusal(bench, "apply_patch", patch=patch)
             assert refused.code in ("LIMIT_REACHED", "INVALID_PATCH", "FILE_OPERATION_FAILED", "INVALID_ARGUMENT"), what
             assert len(json.dumps(refused.body())) < 50_000, what
@@ -417,7 +417,7 @@ def test_any_json_value_as_an_argument_is_answered_in_the_contracts_words(calls:
 async def _any_answer(bench: Bench, tool: str, arguments: dict[str, Any]) -> None:
     """Call a tool; any result is fine, and any refusal but INTERNAL. A malformed answer raises."""
     clean = json.loads(json.dumps(arguments).encode("utf-8", "replace"))
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         try:
             await bench.call(tool, **{name: value for name, value in clean.items() if name != "wait_seconds"})
         except Refusal as refused:

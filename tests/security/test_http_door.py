@@ -32,7 +32,7 @@ def authorized(daemon: HttpDaemon) -> dict[str, str]:
 
 
 def post(daemon: HttpDaemon, headers: dict[str, str], **options: Any) -> int:
-    return httpx2.post(daemon.url, headers=headers, **({"json": PING} | options)).status_code
+    return httpx2.post(daemon.url, headers=headers, **({"json": PING} | options), timeout=60).status_code
 
 
 def test_a_foreign_page_a_rebound_name_and_a_form_post_do_nothing(
@@ -48,7 +48,7 @@ def test_a_foreign_page_a_rebound_name_and_a_form_post_do_nothing(
     for host in ("example.com", f"example.com:{daemon.port}", "127.0.0.1:1", f"127.0.0.1.example.com:{daemon.port}"):
         assert post(daemon, {**authorized, "Host": host}) == 421, host
     form = {"Content-Type": "application/x-www-form-urlencoded"}
-    assert httpx2.post(daemon.url, headers=form, data={"jsonrpc": "2.0"}).status_code == 401
+    assert httpx2.post(daemon.url, headers=form, data={"jsonrpc": "2.0"}, timeout=60).status_code == 401
     plain = {**authorized, "Content-Type": "text/plain"}
     assert post(daemon, plain, json=None, content=b'{"jsonrpc":"2.0","id":1,"method":"ping"}') in (400, 406, 415)
 
@@ -61,14 +61,14 @@ def test_without_the_right_token_nothing_is_said(daemon: HttpDaemon, header: str
     if header is not None:
         headers["Authorization"] = header.format(daemon.token).strip()
     for path in ("/mcp", "/mcp/"):
-        answer = httpx2.post(f"http://127.0.0.1:{daemon.port}{path}", headers=headers, json=PING)
+        answer = httpx2.post(f"http://127.0.0.1:{daemon.port}{path}", headers=headers, json=PING, timeout=60)
         assert answer.status_code in (401, 404), path
         if answer.status_code == 401:
             assert answer.json() == {"error": "unauthorized"}
 
 
 def test_health_is_told_to_everyone_and_nothing_more(daemon: HttpDaemon) -> None:
-    answer = httpx2.get(f"http://127.0.0.1:{daemon.port}/healthz")
+    answer = httpx2.get(f"http://127.0.0.1:{daemon.port}/healthz", timeout=60)
     assert answer.status_code == 200
     for secret in (daemon.token, str(daemon.site.folder), "main"):
         assert secret not in answer.text
@@ -76,16 +76,19 @@ def test_health_is_told_to_everyone_and_nothing_more(daemon: HttpDaemon) -> None
 
 def test_other_paths_are_not_found_and_bodies_are_bounded(daemon: HttpDaemon, authorized: dict[str, str]) -> None:
     for path in ("/", "/inbox/../mcp/..", "/etc/passwd", "/mcp/../../x", "/%2e%2e/x"):
-        assert httpx2.get(f"http://127.0.0.1:{daemon.port}{path}", headers=authorized).status_code in (400, 404)
+        assert httpx2.get(f"http://127.0.0.1:{daemon.port}{path}", headers=authorized, timeout=60).status_code in (
+            400,
+            404,
+        )
     announced = {**authorized, "Content-Length": str(10**12)}
-    connection = HTTPConnection("127.0.0.1", daemon.port, timeout=20)
+    connection = HTTPConnection("127.0.0.1", daemon.port, timeout=60)
     connection.putrequest("POST", "/mcp")
     for name, value in announced.items():
         connection.putheader(name, value)
     connection.endheaders(b"{")
     assert connection.getresponse().status == 413
     connection.close()
-    assert httpx2.get(f"http://127.0.0.1:{daemon.port}/healthz").status_code == 200
+    assert httpx2.get(f"http://127.0.0.1:{daemon.port}/healthz", timeout=60).status_code == 200
 
 
 def test_an_open_address_without_a_token_is_refused_at_the_start(tmp_path: Path) -> None:
@@ -97,7 +100,7 @@ def test_an_open_address_without_a_token_is_refused_at_the_start(tmp_path: Path)
             env={**site.environ, "CODESPACE_HTTP_HOST": host, "CODESPACE_HTTP_PORT": "0"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=30,
+            timeout=60,
         )
         said = done.stderr.decode()
         assert done.returncode not in (0, -9, -15), said

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from codespace.testing import processes
@@ -13,11 +16,18 @@ def sockets_of(pids: frozenset[int]) -> set[str]:
     """Return the socket inodes that processes hold."""
     found = set()
     for pid in pids:
-        for link in Path(f"/proc/{pid}/fd").iterdir():
-            target = str(link.readlink()) if link.is_symlink() else ""
+        for target in held_by(pid):
             if target.startswith("socket:["):
                 found.add(target[8:-1])
     return found
+
+
+def held_by(pid: int) -> Iterator[str]:
+    """Give what the descriptors of a process lead to, as far as neither it nor they have gone meanwhile."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(FileNotFoundError):
+                yield os.readlink(f"/proc/{pid}/fd/{name}")
 
 
 def internet_sockets() -> set[str]:
