@@ -16,9 +16,10 @@ from hypothesis import HealthCheck, settings
 from codespace.testing import leaks, processes
 from codespace.testing.site import RUNNER
 
-HANG_SECONDS = 120.0
-# No test takes a tenth of this. A hang prints every thread's stack and ends the run, so that it is
-# found where it is and not by the patience of whoever started it.
+HANG_SECONDS = 300.0
+# No test takes a tenth of this, and each wait in one has a bound of its own far below it, so that a slow machine
+# costs a test and not the run. A hang prints every thread's stack and ends the run, so that it is found where it is
+# and not by the patience of whoever started it.
 
 # The guard compares a folder that nobody else on the machine writes to. pytest's own tmp_path stays
 # where it was, so that it can be looked at after a failure.

@@ -60,7 +60,7 @@ def _reaches_the_kernel(called: Any) -> bool:
 
 def still_moving() -> None:
     """Say to the guard against hangs that one of many long parts of a test is done."""
-    faulthandler.dump_traceback_later(120, exit=True, file=sys.__stderr__)
+    faulthandler.dump_traceback_later(300, exit=True, file=sys.__stderr__)
 
 
 def kill(*pids: int) -> None:

@@ -32,7 +32,7 @@ def why_not() -> str | None:
     with tempfile.TemporaryDirectory() as folder:
         try:
             tried = subprocess.run(
-                argv("nothing", folder), capture_output=True, text=True, check=False, timeout=60, cwd=CHECKOUT
+                argv("nothing", folder), capture_output=True, text=True, check=False, timeout=120, cwd=CHECKOUT
             )
         except OSError as error:
             return str(error)
@@ -43,7 +43,7 @@ def told(scene: str, folder: Path) -> dict[str, Any]:
     if (reason := why_not()) is not None:
         pytest.skip(f"nothing can be mounted here: {reason}")
     done = subprocess.run(
-        argv(scene, str(folder)), capture_output=True, text=True, check=False, timeout=100, cwd=CHECKOUT
+        argv(scene, str(folder)), capture_output=True, text=True, check=False, timeout=250, cwd=CHECKOUT
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found = dict(json.loads(done.stdout.splitlines()[-1]))  # behind what a daemon has logged

@@ -20,7 +20,7 @@ from codespace.testing.installed import script
 
 def test_the_installed_demo_shows_every_step_in_order_and_ends_with_0(tmp_path: Path) -> None:
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
-    done = subprocess.run([script(), "demo"], env=environ, capture_output=True, timeout=100)
+    done = subprocess.run([script(), "demo"], env=environ, capture_output=True, timeout=250)
     said = done.stdout.decode()
     assert done.returncode == 0, said
     titles = [line for line in said.splitlines() if line[:2].strip().isdigit() and line[2:4] == ". "]
