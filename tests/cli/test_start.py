@@ -28,7 +28,7 @@ try:
 finally:
     print([name for name in {_HEAVY!r} if name in sys.modules], file=sys.stderr)
 """
-    told = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    told = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert told.stdout
     assert told.stderr == "[]\n"
 
@@ -48,7 +48,7 @@ def test_anything_but_linux_is_refused_in_words() -> None:
 
 def test_on_another_system_the_command_line_ends_before_anything_else() -> None:
     program = "import sys; sys.platform = 'darwin'; from codespace.cli import main; sys.exit(main(['doctor']))"
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (told.returncode, told.stdout) == (2, "")
     assert "CodeSpace runs on Linux only; this is darwin" in told.stderr
 
@@ -81,7 +81,7 @@ def test_no_auth_without_the_http_door_is_a_mistake(desk: Desk) -> None:
 def test_the_alias_serves_with_the_words_of_the_process(desk: Desk) -> None:
     alias = "import sys; from codespace.cli import serve; sys.exit(serve())"
     told = subprocess.run(
-        [sys.executable, "-c", alias, "--no-auth"], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", alias, "--no-auth"], capture_output=True, text=True, timeout=60, check=False
     )
     assert told.returncode == 2
     assert "--no-auth is about the HTTP door" in told.stderr
@@ -144,7 +144,7 @@ def test_a_daemon_without_a_wire_ends_with_a_word_and_no_traceback(desk: Desk, c
 
 def test_python_m_codespace_is_the_same_command() -> None:
     told = subprocess.run(
-        [sys.executable, "-m", "codespace", "--version"], capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-m", "codespace", "--version"], capture_output=True, text=True, timeout=60, check=True
     )
     assert told.stdout == f"codespace {__version__}\n"
 
