@@ -134,10 +134,10 @@ class Inbox:
         def write(db: Database) -> dict[str, Any]:
             work = require(db, work_id)
             if work.state != "active":
-                raise closed(work)
+                raise _closed(work)
             _require_room(db, work_id)
             if supersedes is not None and _unseen(db, supersedes).work_id != work_id:
-                raise Refusal("INTENT_NOT_FOUND", "The intent to supersede is not in this work; nothing was stored.")
+                raise _not_in("The intent to supersede is not in this work; nothing was stored.")
             return _view(self._insert(db, _Draft(work_id, text, kind, delivery, supersedes)))
 
         return await self._works.write(write)
@@ -212,7 +212,7 @@ class Inbox:
             require(db, work_id)
             named = [_unseen(db, intent_id) for intent_id in intent_ids]
             if any(intent.work_id != work_id for intent in named):
-                raise Refusal("INTENT_NOT_FOUND", "One of them is not in this work; nothing was moved.")
+                raise _not_in("One of them is not in this work; nothing was moved.")
             unseen = [each for each in intents.unfinished(db, work_id) if each.state in intents.UNSEEN]
             order = [*named, *(each for each in unseen if each.id not in intent_ids)]
             # They share out the places that they have, so that what was claimed keeps its own.
@@ -237,7 +237,7 @@ class Inbox:
         def write(db: Database) -> tuple[Work, str | None]:
             work = require(db, work_id)
             if work.state == "closed":
-                raise closed(work)
+                raise _closed(work)
             if work.state == "closing":
                 self._audit.append(db, "work", work_id, "stop_repeated", None, None, "The operator ordered it again.")
                 return work, None
@@ -327,10 +327,19 @@ def _read_back(db: Database, intent_id: str) -> dict[str, Any]:
 def _require_intent(db: Database, intent_id: str) -> Intent:
     intent = intents.one(db, intent_id)
     if intent is None:
-        raise Refusal(
-            "INTENT_NOT_FOUND", "No intent of this id exists; nothing was done.", next_step="List the work's intents."
-        )
+        raise _not_in("No intent of this id exists; nothing was done.")
     return intent
+
+
+def _not_in(problem: str) -> Refusal:
+    return Refusal("INTENT_NOT_FOUND", problem, next_step="List the work's intents.")
+
+
+def _closed(work: Work) -> Refusal:
+    """Return the refusal in words for the operator, who claims and opens nothing."""
+    refusal = closed(work)
+    refusal.next_step = "Write into a work that is active; the list of works says which is."
+    return refusal
 
 
 def _unseen(db: Database, intent_id: str, revision: int | None = None) -> Intent:
@@ -356,7 +365,7 @@ def _unseen(db: Database, intent_id: str, revision: int | None = None) -> Intent
 def _require_taken(work: Work, delivery: Delivery) -> None:
     """Refuse what would be due in a work that takes nothing more; what is for the next work only lies in it."""
     if work.state != "active" and delivery != "next_work":
-        raise closed(work)
+        raise _closed(work)
 
 
 def _require_room(db: Database, work_id: str) -> None:

@@ -137,7 +137,11 @@ class Works:
                 self.move(db, intent, _ENDED[outcome], {"note": note}, said)
                 self.settle(db, work)
             elif (intent.state, intent.note) != (outcome, note):
-                raise Refusal("INTENT_NOT_EDITABLE", f"The intent is {intent.state} already; nothing was changed.")
+                raise Refusal(
+                    "INTENT_NOT_EDITABLE",
+                    f"The intent is {intent.state} already; nothing was changed.",
+                    next_step="What was said stays said; go on with steer_claim_next.",
+                )
             return _there(intents.one(db, intent.id))
 
         ended = await self.write(write)
@@ -280,8 +284,8 @@ class Works:
 
     def _mine(self, db: Database, work_id: str) -> Work:
         """Return the work if this daemon's agents may know of it. Raises: Refusal WORK_NOT_FOUND."""
-        work = require(db, work_id)
-        if work.workspace_id not in self._workspaces:
+        work = works.one(db, work_id)
+        if work is None or work.workspace_id not in self._workspaces:
             raise _no_such_work()
         return work
 
@@ -310,15 +314,15 @@ def agent_view(intent: Intent) -> dict[str, Any]:
 
 
 def require(db: Database, work_id: str) -> Work:
-    """Return the work. Raises: Refusal WORK_NOT_FOUND."""
+    """Return the work, for the operator. Raises: Refusal WORK_NOT_FOUND."""
     work = works.one(db, work_id)
     if work is None:
-        raise _no_such_work()
+        raise _no_such_work("Look at the list of works.")
     return work
 
 
-def _no_such_work() -> Refusal:
-    return Refusal("WORK_NOT_FOUND", "No work of this id exists; nothing was done.")
+def _no_such_work(next_step: str | None = None) -> Refusal:
+    return Refusal("WORK_NOT_FOUND", "No work of this id exists; nothing was done.", next_step=next_step)
 
 
 def closed(work: Work) -> Refusal:

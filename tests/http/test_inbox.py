@@ -52,6 +52,7 @@ class Desk:
         body: dict[str, Any] = await self.ask(method, path, status, **sent)
         assert (body["code"], bool(body["message"]), bool(body["next_step"])) == (code, True, True)
         assert isinstance(body["retryable"], bool)
+        assert not any(tool in body["next_step"] for tool in ("work_", "steer_"))  # the operator has none of these
         return body
 
     async def open(self, title: str = "t") -> str:
@@ -251,6 +252,9 @@ async def test_every_refusal_has_a_fitting_status_and_the_body_of_the_contract()
         await desk.refused("GET", "works/work-1", 404, "WORK_NOT_FOUND")
         await desk.refused("POST", "intents/int-1/queue", 404, "INTENT_NOT_FOUND")
         intent = (await desk.ask("POST", f"works/{work}/intents", 201, text="a"))["intent_id"]
+        other = await desk.open()
+        await desk.refused("POST", f"works/{other}/reorder", 404, "INTENT_NOT_FOUND", intent_ids=[intent])
+        await desk.refused("POST", f"works/{other}/intents", 404, "INTENT_NOT_FOUND", text="b", supersedes=intent)
         await desk.refused("PATCH", f"intents/{intent}", 400, "INVALID_ARGUMENT", revision=1)
         await desk.refused("PATCH", f"intents/{intent}", 400, "INVALID_ARGUMENT", text="b")
         body = await desk.refused("PATCH", f"intents/{intent}", 409, "INTENT_REVISION_CONFLICT", revision=2, text="b")
