@@ -17,6 +17,7 @@ from typing import Final
 
 from codespace import limits
 from codespace.errors import CODES
+from codespace.runner.protected import PROTECTED
 from codespace.settings import environment, keys
 from codespace.settings.keys import Key
 
@@ -57,9 +58,11 @@ def settings() -> str:
         f"### `environments.<id>`\n\n`host` is always there.\n\n{_keys(keys.ENVIRONMENT)}\n"
         "### What a root may not be\n\n"
         "Relative, missing, overlapping with another root, `/`, or a directory that is or holds a home directory. The\n"
-        "state directory, the database, the configuration file, the programs of `bwrap_path` and `rg_path`, and\n"
-        "CodeSpace's own installation may lie in no root and no readable path: an agent could change or read them.\n"
-        "Links in a root's own path are resolved once, at start.\n\n"
+        "state directory, the database, the configuration file, `CODESPACE_RUNNER_DIR`, the programs of `bwrap_path`\n"
+        "and `rg_path`, and CodeSpace's own installation may lie in no root and no readable path: an agent could\n"
+        "change or read them. Links in a root's own path are resolved once, at start.\n\n"
+        "### The built-in list of `protected_paths`\n\n"
+        f"{', '.join(f'`{glob}`' for glob in PROTECTED)}. Git directories are not in it: they follow `git`.\n\n"
         f"## Environment variables\n\n{_keys(variables, heading='variable')}"
     )
 

@@ -67,7 +67,10 @@ CODES: Final[Mapping[str, Code]] = {
         "A component of the path, or the directory asked for, is not a directory.", "Use find to see what is there."
     ),
     "NOT_TEXT": Code("The file is not UTF-8 text.", "Read it with encoding `base64`."),
-    "FILE_TOO_LARGE": Code("The file is over the workspace's limit.", "Read a range of lines, or use search."),
+    "FILE_TOO_LARGE": Code(
+        "The file is over a limit, which details name.",
+        "Use search for what you need; the operator's setting is limits.file_bytes.",
+    ),
     "FILE_OPERATION_FAILED": Code(
         "The operating system refused a file operation; the message says which.", "Remove the cause, then call again."
     ),
@@ -108,11 +111,11 @@ CODES: Final[Mapping[str, Code]] = {
     "PROCESS_EXITED": Code("The process has ended; details say how.", "Read its output with read_process."),
     "OUTPUT_LIMIT": Code("The result would be over the output limit.", "Ask for less at a time."),
     "LIMIT_REACHED": Code(
-        "A limit of the workspace or of the program is reached; details name it and its setting.",
-        "Ask for less, or ask the operator to raise the named setting.",
+        "A limit of the workspace or of the program is reached; details name it, and its setting where it has one.",
+        "Ask for less, or ask the operator to raise the setting that details name.",
     ),
     "TIMEOUT": Code("The step did not end in its time.", "Try again; if it repeats, ask for less.", True),
-    "WORK_NOT_FOUND": Code("No work of this id is open.", "Open one with work_open."),
+    "WORK_NOT_FOUND": Code("No work of this id is known here.", "Open one with work_open."),
     "WORK_CLOSED": Code("The work is closed.", "Open a new one with work_open."),
     "INTENT_NOT_FOUND": Code("No intent of this id is in this work.", "Use steer_status."),
     "INTENT_ALREADY_CLAIMED": Code("The intent was claimed already.", "Complete the claimed one first."),

@@ -79,9 +79,10 @@ SEARCH_MEMORY_BYTES: Final = 1_073_741_824
 SEARCH_UNBOUNDED_SECONDS: Final = 0.02
 # Before its limits are set: most searches are over by then, and none can have grown large.
 SEARCH_PATTERN_CHARACTERS: Final = 10_000
-# Longest pattern, glob or query; one argument of a program is limited to 131,072 bytes.
+# Longest pattern, glob or query that the runner takes (callers: TEXT_CHARACTERS); one argument of a program is limited
+# to 131,072 bytes.
 SEARCH_CONTEXT_LINES: Final = 50
-# Most lines shown before and after a match.
+# Most lines before and after a match that the runner gives (callers: CONTEXT_LINES_MAXIMUM).
 FIND_PATHS: Final = 200_000
 # Most names listed for one find; a tree with more gives a partial answer.
 SANDBOX_PROBE_SECONDS: Final = 10.0

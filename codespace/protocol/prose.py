@@ -242,7 +242,7 @@ def _ending(result: Result) -> str:
     how = result.get("termination", "exited")
     seconds = _seconds(result)
     if how == "lost":
-        return "lost: the daemon that ran it is gone, its end was not seen"
+        return "lost: what ran it is gone, its end was not seen"
     code = f"exit code {result['exit_code']}" if result.get("exit_code") is not None else None
     signal = f"signal {result['signal']}" if result.get("signal") is not None else None
     why = {"timeout": "ended by its time limit", "terminated": "terminated", "limit": "ended by a limit"}.get(how)

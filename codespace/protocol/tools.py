@@ -468,7 +468,7 @@ _APPROVALS: Final = (
         group="approvals",
         description=(
             "Run a granted request, exactly as it was shown, once; asked again it repeats the stored result. Before a "
-            "grant it answers with the hold's state."
+            "grant it is refused with APPROVAL_REQUIRED."
         ),
         hints=Hints(read_only=False, destructive=True, idempotent=True, open_world=True),
         arguments=(_APPROVAL,),

@@ -67,9 +67,13 @@ VARIABLES: Final[Mapping[str, tuple[str, Key]]] = {
     ),
     "CODESPACE_STATE_DIR": (
         "state_dir",
-        Key(kinds.absolute(), "$XDG_STATE_HOME/codespace", "Database, journals and the generated token; made 0700."),
+        Key(
+            kinds.absolute(),
+            "$XDG_STATE_HOME/codespace",
+            "Database, journals, output and the generated token; made 0700.",
+        ),
     ),
-    "CODESPACE_HTTP_HOST": ("http_host", Key(_HOST, "127.0.0.1", "Where `serve --http` listens.")),
+    "CODESPACE_HTTP_HOST": ("http_host", Key(_HOST, "127.0.0.1", "Where HTTP door and console listen.")),
     "CODESPACE_HTTP_PORT": (
         "http_port",
         Key(_number(kinds.whole("port", 0, 65_535), _digits), "8787", "Its port; 0 lets the system choose one."),
@@ -84,7 +88,11 @@ VARIABLES: Final[Mapping[str, tuple[str, Key]]] = {
     ),
     "CODESPACE_ALLOWED_HOSTS": (
         "allowed_hosts",
-        Key(kinds.Kind("hosts, with commas", _hosts), "none", "More Host names to answer to; each needs a set token."),
+        Key(
+            kinds.Kind("hosts, with commas", _hosts),
+            "none",
+            "More Host names to answer to; any but this machine's own needs a set token.",
+        ),
     ),
     "CODESPACE_RUNNER": (
         "runner",

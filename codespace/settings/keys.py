@@ -79,14 +79,17 @@ def _variables(key: str, value: object) -> Mapping[str, str]:
 LIMITS: Final[Mapping[str, Key]] = {
     "processes": Key(kinds.whole("count"), "16", "Most commands that run at once."),
     "pids": Key(
-        kinds.whole("count", 1, limits.PIDS_MAXIMUM), "none", "Most processes and threads of one command, by a cgroup."
+        kinds.whole("count", 1, limits.PIDS_MAXIMUM),
+        str(limits.SANDBOX_PIDS),
+        "Most processes and threads of one command: by a cgroup, else by the sandbox's own pid_max (from "
+        f"{limits.SANDBOX_PIDS_MINIMUM} on).",
     ),
     "memory_bytes": Key(kinds.whole("bytes"), "none", "Most memory of a command: by a cgroup, else in each process."),
     "cpu_seconds": Key(kinds.seconds(), "none", "Most processor time of each process of a command."),
     "tmp_bytes": Key(
         kinds.whole("bytes"),
-        "none",
-        "Size of a sandboxed command's /tmp, /dev/shm and home, each; it is memory. 1 GiB where you say nothing.",
+        str(limits.SANDBOX_TMP_BYTES),
+        "Size of a sandboxed command's /tmp, /dev/shm and home, each; it is memory.",
     ),
     "open_files": Key(kinds.whole("count"), "none", "Most open files of each process of a command."),
     "file_bytes": Key(
@@ -171,7 +174,9 @@ WORKSPACE: Final[Mapping[str, Key]] = {
         "Where there is no whole sandbox, lock commands in by Landlock alone: weaker, and results say `landlock`. "
         "Not where the network is `enabled` or the sandbox `required`.",
     ),
-    "allow_submounts": Key(kinds.flag(), "false", "Let the file tools enter other mounts below the root."),
+    "allow_submounts": Key(
+        kinds.flag(), "false", "Let the file tools and sandboxed commands enter other mounts below the root."
+    ),
     "git": Key(
         kinds.choice("read_only", "commit", "unprotected"),
         "read_only",
@@ -190,7 +195,9 @@ WORKSPACE: Final[Mapping[str, Key]] = {
         "Without the sandbox a command can read them.",
     ),
     "protected_paths": Key(
-        kinds.listing(_GLOB), "built-in list", "Patterns of files that patches may not change; replaces the list."
+        kinds.listing(_GLOB),
+        "built-in list",
+        "Patterns of files that patches and sandboxed commands may not change; replaces the list.",
     ),
 }
 
