@@ -6,6 +6,7 @@ leaves a line that is no JSON-RPC unanswered; a client would wait for ever.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
@@ -124,6 +125,9 @@ async def _read(lines: AsyncIterator[Line], to_server: Any, errors: Any, pending
         except ValueError:
             await errors.send(SessionMessage(_unreadable(line)))
             continue
+        if isinstance(message, types.JSONRPCNotification) and _asks_for_an_answer(line):
+            await errors.send(SessionMessage(_without_id()))
+            continue
         pending.read(message)
         await to_server.send(SessionMessage(message))
 
@@ -142,6 +146,18 @@ def _too_long(line: TooLong) -> types.JSONRPCError:
 
 def _unreadable(line: bytes) -> types.JSONRPCError:
     return _error(line[:1024], line[-1024:], types.PARSE_ERROR, "The line is no JSON-RPC message.")
+
+
+def _asks_for_an_answer(line: bytes) -> bool:
+    """Return whether what reads as a notification has an id all the same: one that is neither text nor integer."""
+    return b'"id"' in line and "id" in json.loads(line)
+
+
+def _without_id() -> types.JSONRPCError:
+    error = types.ErrorData(
+        code=types.INVALID_REQUEST, message="A request's id is a text or an integer. Nothing was done."
+    )
+    return types.JSONRPCError(jsonrpc="2.0", id=None, error=error)
 
 
 def _error(head: bytes, tail: bytes, code: int, message: str) -> types.JSONRPCError:

@@ -137,6 +137,16 @@ async def test_what_is_no_message_is_answered_to_its_id_where_that_can_be_seen(l
         assert (await wire.receive())["id"] == 8
 
 
+@pytest.mark.parametrize("id", ["null", "true", "12.0", "[]"])
+async def test_a_request_whose_id_is_none_is_answered_and_a_notification_about_an_id_is_not(id: str) -> None:
+    async with wired() as wire:
+        about = b'{"jsonrpc": "2.0", "method": "notifications/x", "params": {"id": 1, "text": "\\"id\\""}}'
+        await wire.lines.send(about)
+        await wire.lines.send(f'{{"jsonrpc": "2.0", "id": {id}, "method": "ping"}}'.encode())
+        answer = await wire.receive()
+        assert (answer["id"], answer["error"]["code"]) == (None, -32600)
+
+
 async def test_a_connection_chooses_its_era_and_keeps_to_it() -> None:
     async with wired() as wire:
         await wire.send("initialize", 1, **INITIALIZE)
