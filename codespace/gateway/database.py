@@ -93,6 +93,15 @@ def connect_raw(path: str) -> Database:
     return Database(connection)
 
 
+def place_of(path: str) -> tuple[int, int] | None:
+    """Return which file the path names now; None where it names none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def _inspect(path: str, *, create: bool) -> None:
     """Make a new file for us alone, or see whose an existing one is: without a lock, a side file or a write."""
     if create:

@@ -13,7 +13,8 @@ from typing import TypeVar
 from sqlite_utils import Database
 
 from codespace import limits
-from codespace.gateway.database import MEMORY, connect_raw, prepare, refusal
+from codespace.errors import Refusal
+from codespace.gateway.database import MEMORY, connect_raw, place_of, prepare, refusal
 from codespace.gateway.lane import Call, Lane
 
 T = TypeVar("T")
@@ -32,6 +33,7 @@ class Store:
         self._reader = reader
         self._secrets = secrets
         self._durable: bool | None = None
+        self._place = None if path == MEMORY else place_of(path)
 
     @classmethod
     def open(cls, path: str, *, inline: bool = False) -> Store:
@@ -86,6 +88,7 @@ class Store:
             self._set_durable(durable)
             db.execute("BEGIN IMMEDIATE")
             try:
+                self._require_in_place()
                 result = _plain(fn(db))
                 call.commit_begins()
                 db.execute("COMMIT")
@@ -134,6 +137,19 @@ class Store:
         if self._reader is not self._writer:
             self._reader.close()
         self._writer.close()
+
+    def _require_in_place(self) -> None:
+        """Refuse to write where nobody would ever read: SQLite goes on in a file that was removed or replaced.
+
+        What the next daemon does not find it would do again, under the same key.
+        """
+        if self._place is not None and place_of(self.path) != self._place:
+            raise Refusal(
+                "STORE_UNAVAILABLE",
+                "The database's file was removed or replaced meanwhile. Nothing was written to it.",
+                next_step="Ask the operator to put the file back, or to restart the daemon.",
+                details={"cause": "REPLACED", "outcome": "nothing"},
+            )
 
     def _set_durable(self, durable: bool) -> None:
         if durable != self._durable:

@@ -654,3 +654,24 @@ async def test_a_database_that_became_read_only_refuses_the_write_and_still_read
         with pytest.raises(Refusal, match=r"may only be read\. Nothing was written"):
             await store.write(put("after"))
         assert await store.read(names) == {"before"}
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_database_whose_file_is_gone_takes_no_write_that_nobody_would_find_and_heals(
+    path: Path, replaced: bool
+) -> None:
+    away = path.with_name("away.sqlite")
+    async with open_store(path) as store:
+        await store.write(put("before"))
+        path.rename(away)
+        if replaced:
+            path.touch()
+        with pytest.raises(Refusal, match="removed or replaced") as caught:
+            await store.write(put("lost"))
+        assert (caught.value.code, caught.value.details) == (
+            "STORE_UNAVAILABLE",
+            {"cause": "REPLACED", "outcome": "nothing"},
+        )
+        away.rename(path)
+        await store.write(put("after"))
+        assert await store.read(names) == {"before", "after"}
