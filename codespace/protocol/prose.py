@@ -33,6 +33,10 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, indent=None)
 
 
+def _shown(value: Any) -> str:
+    return display(_json(value), newlines=True)
+
+
 def _name(text: Any) -> str:
     return display(str(text), limit=limits.PATH_CHARACTERS)
 
@@ -89,10 +93,7 @@ def is_image(result: Result) -> bool:
 
 
 def _read_many(result: Result) -> str:
-    blocks = [_entry(entry) for entry in result["entries"]]
-    if result.get("truncated"):
-        blocks.insert(0, "The total was cut: read what is missing alone.")
-    return "\n\n".join(blocks)
+    return "\n\n".join(_entry(entry) for entry in result["entries"])
 
 
 def _entry(entry: Result) -> str:
@@ -147,6 +148,8 @@ def _patch(result: Result) -> str:
     lines += map(_change, result["changes"])
     if "still_current" in result:
         lines.append(f"still as the operation left it: {_json(result['still_current'])}")
+    if result.get("rescued"):
+        lines.append(f"bytes of others that it found are kept for the operator: {_shown(result['rescued'])}")
     if result.get("diff"):
         lines.append("diff (cut):" if result.get("diff_truncated") else "diff:")
         lines.append(result["diff"])
@@ -172,6 +175,8 @@ def _operation(result: Result) -> str:
         lines.append(f"still as the operation left it: {_json(result['still_current'])}")
     if result.get("process_id"):
         lines.append("Next: read_process for its output.")
+    if "outcome" in result:
+        lines.append(f"outcome {_shown(result['outcome'])}")
     lines += map(_event, result.get("events", ()))
     return "\n".join(lines)
 

@@ -59,42 +59,38 @@ _CHANGE: Final = fields(
     before_version=TEXT,
     after_version=TEXT,
 )
-_STATE: Final[dict[str, Shape]] = {
+_RUN: Final[dict[str, Shape]] = {
     "process_id": TEXT,
-    "operation_id": TEXT,
-    "workspace_id": TEXT,
-    "command": TEXTS,
     "state": choice("running", "exited"),
     "exit_code": {"type": "integer"},
     "signal": {"type": ["string", "integer"]},
     "termination": choice("exited", "timeout", "terminated", "limit", "lost"),
     "output_total": {"type": ["integer", "object"]},
-    "retained_from": COUNT,
-    "retained_head": COUNT,
-    "output_lost": COUNT,
     "started_at": TIME,
     "ended_at": TIME,
     "notes": TEXTS,
     "resources": fields("", cpu_seconds={"type": "number", "minimum": 0}, max_memory_bytes=COUNT),
-    "network_decisions": each(ANYTHING),
     "planted": TEXTS,
 }
-_OUTPUT: Final = _STATE | {
+_DECISIONS: Final[dict[str, Shape]] = {"network_decisions": each(ANYTHING)}
+_STATE: Final = _RUN | _DECISIONS | {"operation_id": TEXT, "workspace_id": TEXT, "command": TEXTS}
+_OUTPUT: Final = _RUN | {
     "chunk": TEXT,
     "encoding": choice("text", "base64"),
     "stream": choice("combined", "stdout", "stderr"),
     "cursor": COUNT,
     "eof": FLAG,
+    "retained_from": COUNT,
+    "retained_head": COUNT,
+    "output_lost": COUNT,
 }
-_APPROVAL: Final[dict[str, Shape]] = {
-    "approval_id": TEXT,
-    "state": TEXT,
+_HELD: Final[dict[str, Shape]] = {"approval_id": TEXT, "state": TEXT, "expires_at": TIME}
+_APPROVAL: Final[dict[str, Shape]] = _HELD | {
     "tool": TEXT,
     "workspace_id": TEXT,
     "fingerprint": TEXT,
     "shown": ANYTHING,
     "reason": TEXT,
-    "expires_at": TIME,
     "result": ANYTHING,
 }
 _MATCH: Final = fields("path line text", path=TEXT, line=COUNT, column=COUNT, text=TEXT, before=TEXTS, after=TEXTS)
@@ -113,7 +109,7 @@ INFO: Final = answer(
     execution=ANYTHING,
 )
 READ: Final = answer("path content version size_bytes truncated", **_READ)
-READ_MANY: Final = answer("entries", entries=each(fields("path", **_READ, error=_ERROR)), truncated=FLAG)
+READ_MANY: Final = answer("entries", entries=each(fields("path", **_READ, error=_ERROR)))
 FIND: Final = answer("paths truncated total_seen", paths=TEXTS, truncated=FLAG, total_seen=COUNT, reason=TEXT)
 SEARCH: Final = answer(
     "matches truncated files_searched", matches=each(_MATCH), truncated=FLAG, files_searched=COUNT, reason=TEXT
@@ -128,11 +124,11 @@ PATCH: Final = answer(
     diff=TEXT,
     diff_truncated=FLAG,
     still_current={"type": ["boolean", "object"]},
+    rescued=TEXTS,
 )
 OPERATION: Final = answer(
     "kind status workspace_id created_at",
     operation_id=TEXT,
-    operation_key=TEXT,
     kind=choice("patch", "exec"),
     status=TEXT,
     workspace_id=TEXT,
@@ -143,26 +139,28 @@ OPERATION: Final = answer(
     still_current={"type": ["boolean", "object"]},
     events=each(ANYTHING),
     process_id=TEXT,
+    outcome=ANYTHING,
 )
 EXEC: Final = answer(
     "process_id operation_id dispatch_status",
     **_OUTPUT,
+    operation_id=TEXT,
     dispatch_status=choice("confirmed", "unknown"),
     replayed=FLAG,
     sandbox={"type": ["string", "object"]},
     network={"type": ["string", "object"]},
 )
-OUTPUT: Final = answer("process_id chunk cursor eof state", **_OUTPUT)
+OUTPUT: Final = answer("process_id chunk cursor eof state", **_OUTPUT, **_DECISIONS)
 STATE: Final = answer("process_id state", **_STATE)
 PROCESSES: Final = answer("processes", processes=each(fields("process_id state", **_STATE)))
 RESIZED: Final = answer("process_id rows cols", process_id=TEXT, rows=COUNT, cols=COUNT)
-WRITTEN: Final = answer("bytes_written", process_id=TEXT, bytes_written=COUNT)
+WRITTEN: Final = answer("bytes_written", bytes_written=COUNT)
+HELD: Final = answer("approval_id state", **_HELD)
 APPROVAL: Final = answer("approval_id state", **_APPROVAL)
 RESUMED: Final = answer(
     "approval_id state",
     approval_id=TEXT,
     state=TEXT,
-    replayed=FLAG,
     apply_patch=ANYTHING,
     exec_command=ANYTHING,
     operation_undo=ANYTHING,
@@ -179,7 +177,9 @@ _INTENT: Final = fields(
 )
 _COUNTED: Final[dict[str, Shape]] = {"work_id": TEXT, "queued": COUNT, "claimed": COUNT}
 _WORK_STATE: Final = choice("active", "closing", "closed")
+OPENED: Final = answer("work_id queued claimed", **_COUNTED)
 WORK: Final = answer("work_id queued claimed", **_COUNTED, state=_WORK_STATE)
+COMPLETED: Final = answer("work_id queued claimed", **_COUNTED, intent=_INTENT)
 CLAIMED: Final = answer("work_id queued claimed", **_COUNTED, intent=_INTENT, undone=each(_INTENT))
 FINISHED: Final = answer(
     "work_id closed",

@@ -433,7 +433,7 @@ _APPROVALS: Final = (
             ),
             Argument("arguments", "object", "The arguments of that tool.", required=True),
         ),
-        result=shapes.APPROVAL,
+        result=shapes.HELD,
     ),
     Tool(
         name="approval_status",
@@ -460,7 +460,7 @@ _APPROVALS: Final = (
             _APPROVAL,
             Argument("decision", "text", "What to decide.", required=True, choices=("grant", "deny")),
         ),
-        result=shapes.APPROVAL,
+        result=shapes.HELD,
     ),
     Tool(
         name="operation_resume",
@@ -499,7 +499,7 @@ _WORKS: Final = (
                 aliases=("name",),
             ),
         ),
-        result=shapes.WORK,
+        result=shapes.OPENED,
     ),
     Tool(
         name="steer_status",
@@ -541,7 +541,7 @@ _WORKS: Final = (
             Argument("outcome", "text", "How it ended.", required=True, choices=("done", "blocked")),
             Argument("note", "text", "A few words for your user.", minimum=1, maximum=limits.INTENT_NOTE_CHARACTERS),
         ),
-        result=shapes.CLAIMED,
+        result=shapes.COMPLETED,
     ),
     Tool(
         name="work_finish",

@@ -82,6 +82,16 @@ ENDED = LOST | {"termination": "timeout", "signal": "SIGKILL", "ended_at": 2.0}
             {"status": "checked", "files": [], "changes": [], "diff": "d", "diff_truncated": True},
             "(cut)",
         ),
+        (
+            "apply_patch",
+            {"status": "applied", "files": [], "changes": [], "rescued": ["rescued/0-0"]},
+            "rescued/0-0",
+        ),
+        (
+            "operation_status",
+            {"kind": "patch", "status": "rejected", "workspace_id": "w", "outcome": {"message": "why\x1b"}},
+            "why\\u001b",
+        ),
         ("a_later_tool", {"work_id": "work-1"}, "work-1"),
         ("list_processes", {"processes": [], "coordination": {"queued": 1}}, "Waiting user input"),
     ],
