@@ -117,7 +117,7 @@ async def settled(bench: Bench) -> None:
     gate: Any = bench.daemon.tools
     execution = gate._admission._drivers["exec_command"]
     leftovers: Leftovers = execution._left_over.__self__
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         while any(row["state"] not in FINAL for row in operations(bench)):
             await execution.end_all(0)
             await gate._patching.wait_idle()
@@ -151,6 +151,11 @@ def check_nothing_is_kept(bench: Bench) -> None:
     assert all(run.ended and run.told.is_set() for run in execution._runs)
 
 
+def give_up_after(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("VERB_SECONDS", "TIDY_SECONDS"):
+        monkeypatch.setattr(limits, name, seconds)
+
+
 @pytest.mark.parametrize(("approvals", "occupancy"), [("off", "shared"), ("off", "exclusive"), ("confirm", "shared")])
 @pytest.mark.parametrize("faulty", [False, True])
 @pytest.mark.parametrize("seed", range(2))
@@ -158,8 +163,7 @@ async def test_whatever_callers_do_at_once_every_row_gets_its_end_and_the_tree_i
     seed: int, faulty: bool, approvals: str, occupancy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "RECORD_RETRY_SECONDS", 0.02)
-    monkeypatch.setattr(limits, "VERB_SECONDS", 0.5)
-    monkeypatch.setattr(limits, "TIDY_SECONDS", 0.5)
+    give_up_after(0.5 if faulty else 60.0, monkeypatch)
     faults = Faults()
     chance = random.Random(f"{seed} {faulty} {approvals} {occupancy}")
     options: dict[str, Any] = {"approvals": approvals, "occupancy": occupancy, "runner": faults.open_runner}
@@ -167,6 +171,7 @@ async def test_whatever_callers_do_at_once_every_row_gets_its_end_and_the_tree_i
         play = Play(bench, chance, faults if faulty else None)
         await play.run()
         faults.forget()
+        give_up_after(60.0, monkeypatch)  # from here on no verb hangs, and a slow machine is no fault
         await settled(bench)
         free = "*** Begin Patch\n*** Add File: free.txt\n+free\n*** End Patch\n"
         answer = await play.call("apply_patch", patch=free)
@@ -176,7 +181,7 @@ async def test_whatever_callers_do_at_once_every_row_gets_its_end_and_the_tree_i
             answer = await bench.call("operation_resume", approval_id=answer["approval_id"])
             answer = answer["apply_patch"]
         assert answer["status"] == "applied"
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while gate_is_busy(bench):
                 await trio.lowlevel.checkpoint()
         assert faulty or "INTERNAL" not in play.codes
