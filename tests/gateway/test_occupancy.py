@@ -63,7 +63,8 @@ async def test_a_daemon_of_an_enclosing_root_is_kept_out_and_keeps_out(tmp_path:
     assert caught.value.code == "WORKSPACE_BUSY"
 
 
-async def test_a_patch_waits_for_the_patch_before_it(tmp_path: Path) -> None:
+async def test_a_patch_waits_for_the_patch_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PATCH_WAIT_SECONDS", 120.0)
     workspace = Workspace("w", str(tmp_path))
     order: list[str] = []
 
@@ -82,7 +83,10 @@ async def test_a_patch_waits_for_the_patch_before_it(tmp_path: Path) -> None:
     assert order == ["first leaves", "second"]
 
 
-async def test_behind_a_process_the_answer_is_busy_at_once_and_says_how_to_go_on(tmp_path: Path) -> None:
+async def test_behind_a_process_the_answer_is_busy_at_once_and_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "PATCH_WAIT_SECONDS", 120.0)
     workspace = Workspace("w", str(tmp_path))
     with (
         closing(Occupancy(_nobody)) as occupancy,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 
+from codespace import limits
 from codespace.contract import Caller
 from codespace.errors import Refusal
 from codespace.testing import Bench, open_bench
@@ -24,6 +25,12 @@ PATCH = "".join(
 )
 AFTER = {f"f{number}.txt": f"new {number}\n".encode() for number in range(5)} | {"deep/er/g.txt": b"added\n"}
 OLD = {name: text.encode() for name, text in BEFORE.items()}
+
+
+@pytest.fixture(autouse=True)
+def _patiently(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a patch wait behind another one for as long as a slow machine takes for that."""
+    monkeypatch.setattr(limits, "PATCH_WAIT_SECONDS", 60.0)
 
 
 async def apply(bench: Bench, patch: str = PATCH, **arguments: Any) -> dict[str, Any]:
