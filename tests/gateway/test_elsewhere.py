@@ -28,7 +28,7 @@ async def beside(bench: Bench, site: Site | None = None) -> AsyncIterator[Daemon
             yield other
         finally:
             # Protects the stop of the second daemon, which has limits.STOP_SECONDS for itself.
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.STOP_SECONDS + 5):
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.STOP_SECONDS + 60):
                 await other.stop()
 
 
@@ -42,7 +42,7 @@ async def refused(code: str, bench: Bench, tool: str, **arguments: Any) -> Refus
 async def spooled(bench: Bench, process_id: str, text: str) -> str:
     """Return the output that another daemon reads, once `text` is in it."""
     seen, cursor = "", 0
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         while text not in seen:
             chunk = await bench.call("read_process", process_id=process_id, cursor=cursor, wait_seconds=10)
             seen, cursor = seen + chunk["chunk"], chunk["cursor"]
@@ -73,7 +73,7 @@ async def test_a_reader_at_another_daemon_is_woken_by_new_output_and_by_the_end(
             nursery.start_soon(spooled, other, process_id, "typed later")
             await bench.call("write_stdin", process_id=process_id, data="typed later")
         await bench.call("write_stdin", process_id=process_id, data="", eof=True)
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             chunk = await other.call("read_process", process_id=process_id, cursor=11, wait_seconds=50)
         assert (chunk["state"], chunk["exit_code"], chunk["eof"], chunk["chunk"]) == ("exited", 0, True, "")
 

@@ -158,7 +158,7 @@ async def test_a_wait_for_a_decision_ends_with_it() -> None:
         async def wait() -> None:
             seen.append((await bench.call("approval_status", approval_id=hold, wait_seconds=50))["state"])
 
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(wait)
                 await trio.testing.wait_all_tasks_blocked(0.05)

@@ -107,7 +107,7 @@ async def test_a_decision_of_another_program_on_the_same_database_is_noticed_at_
                 await operator.grant(hold, by="the command line")
                 while not seen:
                     await trio.lowlevel.checkpoint()
-                assert trio.current_time() - begun < 5
+                assert trio.current_time() - begun < 30  # and not only when its wait is over
         assert seen == ["granted"]
         assert (await bench.call("apply_patch", patch=APPEND))["status"] == "applied"
 
@@ -117,7 +117,7 @@ async def test_a_change_by_another_program_ends_the_wait_for_one() -> None:
         operator = bench.daemon.operator
         seen = await operator.version()
         assert await operator.wait_changed(seen, 0.01) == seen
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(operator.wait_changed, seen, 60)
                 hold = await held(bench)
@@ -190,7 +190,7 @@ async def test_a_hold_that_nobody_asks_for_is_swept_and_its_body_is_gone_from_ev
         hold = await held(bench)
         assert b"CANARY" in raw_bytes(bench)
         bench.advance(61)
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             while await state_of(bench, hold) != "denied" or b"CANARY" in raw_bytes(bench):
                 await trio.lowlevel.checkpoint()
 
@@ -209,7 +209,7 @@ async def test_a_body_leaves_every_file_though_somebody_reads_the_database(endin
             await bench.call("operation_resume", approval_id=hold)
         assert b"CANARY" in raw_bytes(bench)
         reader.close()
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             while b"CANARY" in raw_bytes(bench):
                 await trio.lowlevel.checkpoint()
 
@@ -292,7 +292,7 @@ async def exact(bench: Bench, seconds: float | None) -> str:
 
 
 async def until_gone(bench: Bench) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         while b"CANARY" in raw_bytes(bench):
             await trio.lowlevel.checkpoint()
 
