@@ -222,15 +222,22 @@ class Launch:
         assert self.pid is not None
         try:
             there = {entry.point: entry for entry in submounts.table(self.pid)}
+            host = submounts.Host()
         except OSError as error:
             raise NotStarted("mounts", f"they cannot be looked at ({error.strerror})") from error
-        root = there.get(self.plan.root)
-        if root is None or not self._is_the_root():
+        if self.plan.root not in there or not self._is_the_root():
             raise NotStarted("mounts", "the root is not there, or another directory has taken its name")
-        for mount in self.plan.mounts:
+        for mount in (*self._outside(), *self.plan.mounts):
             found = there.get(mount.path)
-            if found is None or not self._as_planned(mount, found, root):
+            if found is None or not _as_planned(mount, found, host):
                 raise NotStarted("mounts", f"{mount.path} was replaced while the sandbox was set up")
+
+    def _outside(self) -> Iterator[Mount]:
+        """Yield what is mounted beside the root; other workspaces' commands may be able to write there."""
+        for path in self.plan.readable:
+            yield Mount("read-only", path)
+        for path in self.plan.writable:
+            yield Mount("writable", path)
 
     def _is_the_root(self) -> bool:
         try:
@@ -239,20 +246,16 @@ class Launch:
             return False
         return self.plan.identity in (None, (status.st_dev, status.st_ino))
 
-    def _as_planned(self, mount: Mount, found: submounts.Entry, root: submounts.Entry) -> bool:
-        if mount.kind != "writable" and not found.read_only:
-            return False
-        if mount.kind in ("empty", "nothing"):
-            return True
-        below = posixpath.relpath(mount.path, self.plan.root)
-        if below.startswith("..") or found.device != root.device:
-            return True  # a worktree's repository, or a filesystem of its own below the root: no link can lie in it
-        return found.source == posixpath.normpath(posixpath.join(root.source, below))
-
     def missing_program(self) -> bool:
         """Return whether the command's program is not there inside; call it between `ready` and `release`."""
         assert self.pid is not None
         return find_program(self.pid, self.plan.command[0], self.plan.cwd, self.plan.env.get("PATH", "")) is None
+
+
+def _as_planned(mount: Mount, found: submounts.Entry, host: submounts.Host) -> bool:
+    if mount.kind != "writable" and not found.read_only:
+        return False
+    return mount.kind in ("empty", "nothing") or host.holds(mount.path, found)
 
 
 def find_program(pid: int, name: str, cwd: str, path: str) -> str | None:

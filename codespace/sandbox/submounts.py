@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,6 +48,31 @@ def below(root: str) -> Found:
         if entry.point.startswith(prefix):
             (directories if os.path.isdir(entry.point) else files).add(entry.point[len(prefix) :])
     return Found(tuple(sorted(directories)), tuple(sorted(files)))
+
+
+class Host:
+    """Our own table of mounts: where a path lies that no link is on."""
+
+    def __init__(self) -> None:
+        """Read the table. Raises: OSError."""
+        self._mounts = list(table())
+
+    def holds(self, path: str, found: Entry) -> bool:
+        """Return whether `found` shows exactly what lies at the absolute `path`, and not where a link there leads.
+
+        Mounts that others cover count too: nobody reaches through a name what they show.
+        """
+        return any(
+            entry.device == found.device and posixpath.join(entry.source, below).rstrip("/") == found.source.rstrip("/")
+            for entry in self._mounts
+            if (below := _below(path, entry.point)) is not None
+        )
+
+
+def _below(path: str, point: str) -> str | None:
+    """Return the way from `point` to `path`; None where it does not lead down."""
+    prefix = point.rstrip("/") + "/"
+    return f"{path}/"[len(prefix) :].rstrip("/") if f"{path}/".startswith(prefix) else None
 
 
 def plain(field: bytes) -> str:

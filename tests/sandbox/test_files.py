@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from codespace import limits
 from codespace.errors import Refusal
+from codespace.sandbox.spawn import NotStarted
 from codespace.sandbox.system import Etc
 
 from .cage import UNPRIVILEGED, Cage, bubblewraps, caged
@@ -233,6 +238,68 @@ def test_a_name_swapped_for_a_link_while_the_sandbox_is_made_releases_nothing(ca
     with pytest.raises(Exception, match=r"mounts|namespaces"):
         cage.sh("echo ran >ran; ls -la sub/")
     assert not (cage.root / "ran").exists()
+
+
+def led_astray(cage: Cage, point: str, target: str) -> Cage:
+    """Return an attacker for whom `point` was a link to `target` at the moment when bubblewrap resolved it."""
+    script = cage.base / "astray"
+    script.write_text(
+        "#!/usr/bin/perl\n"
+        f"my ($point, $target) = ('{point}', '{target}');\n"
+        "for (0 .. $#ARGV - 2) { $ARGV[$_ + 1] = $target if $ARGV[$_] =~ /bind$/ && $ARGV[$_ + 2] eq $point }\n"
+        f"exec '{cage.bubblewrap}', @ARGV;\n"
+    )
+    script.chmod(0o755)
+    return replace(cage, bubblewrap=str(script))
+
+
+@pytest.mark.parametrize("name", ["sub", "..sub"])
+@pytest.mark.parametrize("elsewhere", ["home", "/dev/shm"])
+def test_a_name_that_was_a_link_for_a_moment_opens_no_other_directory_wherever_it_lies(
+    cage: Cage, name: str, elsewhere: str
+) -> None:
+    cage.put(f"{name}/.git/config", "mine\n")
+    target = tempfile.mkdtemp(dir=elsewhere if elsewhere.startswith("/") else cage.base / elsewhere)
+    try:
+        os.chown(target, cage.uid, cage.uid)
+        os.mkdir(os.path.join(target, ".git"), 0o755)
+        with pytest.raises(NotStarted, match="was replaced"):
+            led_astray(cage, str(cage.root / name), target).sh(f"echo evil >{name}/evil")
+        assert os.listdir(target) == [".git"]
+    finally:
+        shutil.rmtree(target)
+
+
+def test_a_readable_path_that_has_become_a_link_opens_nothing_else(cage: Cage) -> None:
+    tools = cage.base / "tools"
+    tools.mkdir()
+    reading = cage.having(readable_paths=(str(tools),))
+    assert reading.sh(f"ls {tools} && echo there").out == "there\n"
+    tools.rmdir()
+    tools.symlink_to(cage.base / "home")
+    with pytest.raises(NotStarted, match="was replaced"):
+        reading.sh(f"cat {tools}/.netrc")
+
+
+def test_what_lies_on_a_filesystem_of_its_own_is_protected_where_the_operator_lets_commands_in(
+    mounted: Cage,
+) -> None:
+    assert mounted.sh("echo fine >sub/fine; cat sub/fine; echo evil >sub/deep/.git/config").out == "fine\n"
+    assert (mounted.root / "sub/deep/.git/config").read_text() == "mine\n"
+
+
+@pytest.fixture
+def mounted(cage: Cage) -> Iterator[Cage]:
+    """A workspace with another filesystem in it, into which commands may go."""
+    place = str(cage.folder("sub"))
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place], check=False).returncode != 0:
+        pytest.skip("only root can mount a filesystem")
+    try:
+        os.chown(place, cage.uid, cage.uid)
+        cage.put("sub/deep/.git/config", "mine\n")
+        yield cage.having(allow_submounts=True)
+    finally:
+        subprocess.run(["umount", place], check=True)
 
 
 def test_too_many_git_directories_are_refused_by_name_and_leave_the_workspace_alive(cage: Cage) -> None:
