@@ -30,7 +30,18 @@ _LAUNCHERS: Final = (
     "pdm hatch tox nox conda mamba gem bundle bundler composer cabal stack mix rebar nix nix-shell apt apt-get dpkg "
     "dnf yum rpm pacman brew snap flatpak pre-commit direnv asdf mise volta nvm pytest unittest rspec jest mocha vitest"
 )
-NAMES: Final = frozenset(f"{_SHELLS} {_INTERPRETERS} {_LAUNCHERS}".split())
+_BY_OPTION: Final = (
+    "sort split install run-parts ldd wget rg ripgrep fzf bat openssl ssh-keygen ssh-add ssh-agent logrotate capsh "
+    "setarch prlimit choom uclampset runcon sg newgrp chpst cgexec numactl eatmydata fakeroot faketime catchsegv rr "
+    "heaptrack gdbserver chronic pee ifne aa-exec ip nmap tcpdump tshark mail mailx mutt ftp telnet rlwrap hyperfine "
+    "watchexec nodemon concurrently gulp grunt tsx ts-node ccache sccache distcc protoc swig bison flex ctags cscope "
+    "eslint prettier stylelint webpack rollup vite babel pylint mypy flake8 coverage phpunit phpstan rubocop "
+    "sphinx-build mkdocs ansible ansible-playbook terraform vagrant gs tex latex pdftex pdflatex xelatex luatex "
+    "lualatex latexmk"
+)
+# Tools with another purpose that run a program, or load one as plugin or configuration, where an option says so:
+# `split --filter`, `install --strip-program`, `rg --pre`, `mypy --config-file`.
+NAMES: Final = frozenset(f"{_SHELLS} {_INTERPRETERS} {_LAUNCHERS} {_BY_OPTION}".split())
 _VERSION: Final = re.compile(r"[-_.]?[0-9][0-9.]*[a-z]?$")
 
 

@@ -149,7 +149,24 @@ def test_a_launcher_in_other_clothes_is_known_too(name: str) -> None:
     assert is_launcher([f"/usr/lib/{name}"])
 
 
-@pytest.mark.parametrize("name", ["wc", "ls", "cat", "ruff", "eslint", "md5sum", "sha256sum", "clang-format"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["split", "--filter=./evil", "a.txt"],
+        ["install", "-s", "--strip-program=./evil", "a.txt", "b"],
+        ["sort", "--compress-program=./evil", "a.txt"],
+        ["rg", "--pre", "./evil", "x"],
+        ["eslint", "--config", "evil.js"],
+    ],
+)
+def test_a_tool_that_runs_what_an_option_names_is_granted_with_no_other_arguments(command: list[str]) -> None:
+    program = f"/usr/bin/{command[0]}"
+    bound = {"program": program, "program_file": program, "program_version": "sha256:" + "1" * 64}
+    with pytest.raises(Refusal, match="runs what its arguments say"):
+        scopes.terms_of(hold(shown=SHOWN | {"command": [command[0], "a.txt"], "bound": bound}), "program", root=ROOT)
+
+
+@pytest.mark.parametrize("name", ["wc", "ls", "cat", "ruff", "md5sum", "sha256sum", "clang-format"])
 def test_a_tool_that_does_one_thing_is_no_launcher(name: str) -> None:
     assert not is_launcher([name])
 
