@@ -469,15 +469,22 @@ def keep(control: socket.socket) -> None:
 
 
 def reap_monitors(monitors: set[int]) -> bool:
-    """Reap what ended; returns whether no child is left."""
+    """Reap what ended; returns whether no child is left.
+
+    A monitor that was stopped, which only its own command or a stranger does, is woken: a tree must not outlive
+    its time limit or the daemon so.
+    """
     while True:
         try:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
+            pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
         except ChildProcessError:
             return True
         if pid == 0:
             return False
-        monitors.discard(pid)
+        if not os.WIFSTOPPED(status):
+            monitors.discard(pid)
+        elif pid in monitors:
+            send(pid, signal.SIGCONT)
 
 
 def admit(control: socket.socket, monitors: set[int]) -> bool:

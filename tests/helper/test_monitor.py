@@ -57,6 +57,11 @@ os.kill(child, signal.SIGSTOP)
 os.waitpid(child, os.WUNTRACED)
 {READY}
 time.sleep(600)""",
+    "one that stops its monitor": f"""
+import os, signal, time
+os.kill(os.getppid(), signal.SIGSTOP)
+{READY}
+time.sleep(600)""",
     "a parent that replaces its children": f"""
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
