@@ -130,5 +130,5 @@ def unavailable(problem: str) -> Refusal:
     return Refusal(
         "SANDBOX_UNAVAILABLE",
         f"The network door of the sandbox (codespace-network-proxy) {problem}. Nothing was started.",
-        next_step="Call again; if it repeats, check allowed_domains and run `codespace doctor`.",
+        next_step="Call again; if it repeats, ask the operator, for whom `codespace doctor` looks.",
     )

@@ -161,7 +161,7 @@ class InProcess:
             "command_sandbox": "none",
             "network_enforcement": "none",
             "sandbox": {
-                "filesystem": "none",
+                "filesystem": {"enforcement": "none", "writable": [], "hidden": []},
                 "git": "none",
                 "syscalls": "none",
                 "limits": self._supervisor.limits(workspace),

@@ -44,7 +44,7 @@ class Keeper:
             raise Refusal(
                 "PROCESS_SPAWN_FAILED",
                 "The helper that watches over commands (codespace-monitor) does not answer. Nothing was started.",
-                next_step="Call again; if it repeats, restart CodeSpace and run `codespace doctor`.",
+                next_step="Call again; if it repeats, ask the operator to restart CodeSpace.",
             )
 
     def lay_by(self) -> None:

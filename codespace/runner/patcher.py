@@ -129,7 +129,7 @@ class Patcher:
                 f"The patch has {len(patch):,} characters, over the limit of {min(most, room):,} bytes. "
                 "Nothing was written.",
                 next_step="Send it as several patches, or ask the operator to raise limits.patch_bytes.",
-                details={"limit": "patch_bytes", "value": min(most, room)},
+                details={"limit": "patch_bytes", "setting": "limits.patch_bytes", "value": min(most, room)},
             )
         found: PatchPlan
         found, after = await self._call(

@@ -112,4 +112,5 @@ def check_size(data: bytes) -> None:
             "LIMIT_REACHED",
             f"{len(data)} bytes for stdin are more than {limits.STDIN_BYTES} in one call. Nothing was written.",
             next_step="Send it in parts with write_stdin, or write it to a file first.",
+            details={"limit": "STDIN_BYTES", "maximum": limits.STDIN_BYTES},
         )

@@ -80,7 +80,7 @@ class Session:
             raise Refusal(
                 "LIMIT_REACHED",
                 f"The patch is over the limit of {self.bounds.patch_bytes:,} bytes. Nothing was written.",
-                details={"limit": "patch_bytes", "value": self.bounds.patch_bytes},
+                details={"limit": "patch_bytes", "setting": "limits.patch_bytes", "value": self.bounds.patch_bytes},
             )
         self.plans.pop(operation, None)
         planned = planning.plan(self.root, self.policy, self.bounds, operation, text, request["expected_versions"])

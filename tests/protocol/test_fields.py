@@ -69,3 +69,9 @@ async def test_no_result_has_a_field_that_is_documented_nowhere() -> None:
         await call("steer_complete", work_id=work, intent_id=intent, outcome="done", note="n")
         await call("work_finish", work_id=work)
     assert surplus == []
+
+
+async def test_a_runner_without_a_sandbox_says_so_in_the_form_of_one_with_it() -> None:
+    async with open_bench(sandbox=False) as bench:
+        said = (await bench.call("workspace_info"))["execution"]["isolation"]["sandbox"]
+        assert said["filesystem"] == {"enforcement": "none", "writable": [], "hidden": []}

@@ -463,7 +463,9 @@ async def test_a_file_never_becomes_a_directory_nor_a_directory_a_file(site: Sit
 async def test_a_patch_over_its_limits_is_refused_by_name(site: Site) -> None:
     with pytest.raises(Refusal) as refused:
         await site.plan("*** Add File: a", "+" + "x" * limits.PATCH_BYTES)
-    assert (refused.value.code, (refused.value.details or {})["limit"]) == ("LIMIT_REACHED", "patch_bytes")
+    details = refused.value.details or {}
+    assert (refused.value.code, details["limit"]) == ("LIMIT_REACHED", "patch_bytes")
+    assert details["setting"] == "limits.patch_bytes"  # what the usual next step sends the caller to
     with pytest.raises(Refusal) as refused:
         await site.plan(*(f"*** Add File: {number}" for number in range(limits.PATCH_OPERATIONS + 1)))
     assert (refused.value.code, (refused.value.details or {})["limit"]) == ("LIMIT_REACHED", "PATCH_OPERATIONS")
