@@ -94,8 +94,8 @@ class Starter:
             raise Refusal(
                 "PROCESS_SPAWN_FAILED",
                 f"The command did not start within {limits.SPAWN_SECONDS:.0f} s. It was ended; nothing runs.",
-                next_step="Look for a hung network or disk below the program or its directory, and at what the command may have "
-                "done, before you send it again.",
+                next_step="Look for a hung network or disk below the program or its directory, and at what the command "
+                "may have done, before you send it again.",
             ) from None
 
     async def _start_plain(self, workspace: Workspace, request: SpawnRequest, cwd_fd: int, rung: Rung) -> Process:
