@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, Final, Protocol
@@ -73,7 +74,10 @@ class Recorder(Protocol):
         """
 
     async def look(self, subject: str) -> str | None:
-        """Return the recorded state of `subject`; None where it has none."""
+        """Return the recorded state of `subject`; None where it has none. What `record` began is over by then.
+
+        Raises: Refusal STORE_UNAVAILABLE.
+        """
 
 
 class Nothing:
@@ -184,6 +188,15 @@ class Motion:
         if mine:
             self.state = mine[-1].target
 
+    async def make_sure(self) -> None:
+        """Adopt or drop what a move that was not seen to end may have recorded.
+
+        Raises: Refusal STORE_UNAVAILABLE, while that cannot be seen.
+        Cancel: none in here, as in `move`.
+        """
+        if self._unsure:
+            await self._make_sure()
+
     async def move(
         self,
         *events: str,
@@ -203,8 +216,7 @@ class Motion:
             the caller's next checkpoint, so that cleaning up can record without a shield of its own.
         Source: limits.RECORD_SECONDS.
         """
-        if self._unsure:
-            await self._make_sure()
+        await self.make_sure()
         steps = self.steps(*events, changes=changes, details=details, durable=durable)
         if not steps:
             return
@@ -230,11 +242,13 @@ class Motion:
         Raises: `failure`, where they are not there; Refusal STORE_UNAVAILABLE, while it cannot be seen.
         """
         actual: str | None = None
+        seen = False
         # Protects the look that decides what is true; when it runs out nothing is adopted, and the
         # next move looks again.
-        with trio.move_on_after(limits.LOOK_SECONDS, shield=True) as patience:
+        with suppress(Refusal), trio.move_on_after(limits.LOOK_SECONDS, shield=True):
             actual = await self._recorder.look(self.subject)
-        if patience.cancelled_caught:
+            seen = True
+        if not seen:
             raise Refusal(
                 "STORE_UNAVAILABLE",
                 f"Whether {self.subject} became {self._unsure[-1].target!r} is not known yet.",

@@ -17,7 +17,7 @@ import trio
 from sqlite_utils import Database
 
 from codespace import ids, limits
-from codespace.drive import Motion, Stale
+from codespace.drive import Motion, Stale, is_unsure
 from codespace.errors import Refusal
 from codespace.gateway import hold as hold_rows
 from codespace.gateway import lasting
@@ -304,6 +304,8 @@ class Holds:
             ending = self._refused(motion, hold, refused)
         else:
             ticket.fail(refused)
+            if is_unsure(refused):
+                await self._take_back(motion)
             return
         recorded = await ending.attempt()  # before the answer, so that the next call finds it
         self._scrubber.soon()
@@ -313,6 +315,19 @@ class Holds:
             ticket.fail(refused)
         if not recorded:
             await ending.persist()
+
+    async def _take_back(self, motion: Motion) -> None:
+        """Give the grant back where its use came to be recorded after all: nothing was run for it.
+
+        Cancel: what is recorded stays; the next start settles it.
+        """
+        while True:
+            try:
+                await motion.make_sure()
+                break
+            except Refusal:
+                await trio.sleep(limits.RECORD_RETRY_SECONDS)
+        await Ending(motion, {"resuming": ("workspace_was_busy",)}, details={"code": "STORE_UNAVAILABLE"}).persist()
 
     def _refused(self, motion: Motion, hold: Hold, refusal: Refusal) -> Ending:
         """Return the end of a run that was refused: the grant given back, or the hold consumed."""

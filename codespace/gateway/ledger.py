@@ -183,8 +183,10 @@ class Ledger:
         return await self._store.read(lambda db: operation_rows.one(db, "process_id = ?", process_id))
 
     async def by_approval(self, approval_id: str) -> Operation | None:
-        """Return the operation that a hold was resumed as."""
-        return await self._store.read(lambda db: operation_rows.one(db, "approval_id = ?", approval_id))
+        """Return the operation that a hold was resumed as; the last one, where a grant had been given back."""
+        return await self._store.read(
+            lambda db: operation_rows.one(db, "approval_id = ? ORDER BY rowid DESC", approval_id)
+        )
 
     async def unfinished(self, instance_ids: Iterable[str] | None = None) -> tuple[Operation, ...]:
         """Return the operations without a final state, oldest first: of these instances, or of all."""
@@ -197,6 +199,10 @@ class Ledger:
                 wanted,
             )
         )
+
+    async def wait_written(self) -> None:
+        """Return once every write that was called before is committed or was given up. Raises: STORE_UNAVAILABLE."""
+        await self._store.read_behind_writes(lambda db: None)
 
     async def list(
         self, *, workspace_id: str | None = None, kind: Kind | None = None, limit: int = limits.LIST_ROWS
@@ -251,7 +257,8 @@ class _Recorder:
         await self._ledger.apply(steps)
 
     async def look(self, subject: str) -> str | None:
-        return await self._store.read(lambda db: _state(db, self._table, subject))
+        # Behind the write whose end was not seen: ahead of it the row says nothing of what it may still become.
+        return await self._store.read_behind_writes(lambda db: _state(db, self._table, subject))
 
 
 def _state(db: Database, table: _Table, subject: str) -> str | None:

@@ -129,6 +129,7 @@ class Recovery:
 
     async def _settle_own(self, under_way: Callable[[], frozenset[str]]) -> bool:
         try:
+            await self._ledger.wait_written()  # a row whose commit hung is seen once it is there, or is never there
             return await self._settle(self._instances.own.id, under_way)
         except Refusal as refusal:
             log.warning("leftovers could not be looked for yet", code=refusal.code)

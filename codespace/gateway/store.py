@@ -61,15 +61,24 @@ class Store:
         Cancel: nothing is left behind.
         """
 
-        def work(call: Call) -> T:
-            db = self._reader.db
-            db.execute("BEGIN")
-            try:
-                return _plain(fn(db))
-            finally:
-                _rollback(db)
+        return await self._read_on(self._reader, fn)
 
-        return await _run(self._reader, work, "Nothing was changed.")
+    async def read_behind_writes(self, fn: Callable[[Database], T]) -> T:
+        """As `read`, behind every write of this store that was called before: also one whose commit began and hangs.
+
+        For what must not be concluded from rows that such a commit may still change.
+        """
+        return await self._read_on(self._writer, fn)
+
+    async def _read_on(self, lane: Lane, fn: Callable[[Database], T]) -> T:
+        def work(call: Call) -> T:
+            lane.db.execute("BEGIN")
+            try:
+                return _plain(fn(lane.db))
+            finally:
+                _rollback(lane.db)
+
+        return await _run(lane, work, "Nothing was changed.")
 
     async def write(self, fn: Callable[[Database], T], *, durable: bool = False) -> T:
         """Return fn(db), run in one immediate transaction: committed if it returns, else rolled back.
