@@ -50,7 +50,7 @@ async def _grant(operator: Operator, arguments: argparse.Namespace) -> int:
     scope: Scope | Literal["once"] = "patches" if arguments.path is not None else arguments.scope
     if arguments.seconds is not None and scope == "once":
         return recorded.refused("--for belongs to --exact, --program or --patches; nothing was granted.")
-    fingerprint = arguments.fingerprint or hold.fingerprint
+    fingerprint = hold.fingerprint if arguments.fingerprint is None else arguments.fingerprint
     if not (arguments.yes or arguments.fingerprint):
         _print(hold)
         if not _wanted():

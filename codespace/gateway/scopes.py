@@ -82,7 +82,7 @@ def _asked(hold: Hold) -> dict[str, Any]:
 def _patches(hold: Hold, path: str | None, root: str) -> dict[str, Any]:
     if hold.tool != "apply_patch":
         raise _refused(f"Scope `patches` is for held patches; this is {hold.tool}.")
-    if path is None:
+    if not path:  # normpath makes `.`, the whole workspace, of an empty one
         raise _refused("Scope `patches` needs the path that they may touch.")
     clean = posixpath.normpath(path)
     if posixpath.isabs(path) or clean == ".." or clean.startswith("../") or not path.isprintable():

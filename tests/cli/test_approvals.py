@@ -123,6 +123,14 @@ async def test_a_grant_for_another_fingerprint_than_the_holds_is_refused() -> No
         assert right.code == 0
 
 
+async def test_an_empty_fingerprint_is_one_that_no_hold_has() -> None:
+    async with open_bench(approvals="operator") as bench:
+        hold = await held(bench)
+        said = await codespace(bench, "approvals", "grant", hold, "--yes", "--fingerprint", "")
+        assert (said.code, "APPROVAL_CONFLICT" in said.err) == (2, True)
+        assert (await bench.call("approval_status", approval_id=hold))["state"] == "pending"
+
+
 async def test_decisions_without_a_daemon_are_there_when_it_comes_back() -> None:
     async with open_bench(approvals="operator") as bench:
         wanted, unwanted = await held(bench), await held(bench, PATCH.replace("new", "other"))

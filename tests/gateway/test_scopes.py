@@ -175,6 +175,12 @@ def test_the_names_are_all_spelt_as_they_are_looked_up() -> None:
     assert [name for name in sorted(NAMES) if not is_launcher([name])] == []
 
 
+def test_an_empty_path_is_not_the_whole_workspace() -> None:
+    shown = {"files": ["a"], "changes": [{"path": "a", "kind": "update"}]}
+    with pytest.raises(Refusal, match="needs the path"):
+        scopes.terms_of(hold("apply_patch", shown), "patches", root=ROOT, path="")
+
+
 PATHS = st.lists(st.sampled_from(["src", "srcs", "a", ".."]), min_size=1, max_size=3).map("/".join)
 
 
