@@ -64,7 +64,10 @@ async def _show(records: Records, arguments: argparse.Namespace) -> int:
     state_dir = await records.state_dir(operation)
     if arguments.diff:
         for page in _pages(state_dir, operation.id):
-            print(page if arguments.json else display(page, newlines=True), end="")
+            if arguments.json:
+                print(recorded.as_json({"operation_id": operation.id, "diff": page}))
+            else:
+                print(display(page, newlines=True), end="")
         return 0
     events = await records.events(operation.id)
     kept = next((each for each in journals.snapshots(state_dir) if each.operation_id == operation.id), None)

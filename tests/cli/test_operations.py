@@ -55,7 +55,10 @@ async def test_the_whole_diff_is_shown_however_long_it_is_and_acts_on_no_termina
         assert "-line 0\n" in shown
         assert "-line 7999\n" in shown
         assert "\x1b" not in shown
-        exact = (await codespace(bench, "show", "--diff", "--json", applied["operation_id"])).stdout
+        told = (await codespace(bench, "show", "--diff", "--json", applied["operation_id"])).stdout
+        assert "\x1b" not in told
+        exact = "".join(json.loads(page)["diff"] for page in told.splitlines())
+        assert "+\x1b[2Jx\n" in exact
         assert exact.count("\n-line ") == 8000
         assert len(exact) > limits.DIFF_BYTES
 
