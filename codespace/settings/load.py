@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from codespace.settings import document, environment, keys, kinds, roots, workspaces
@@ -169,10 +170,10 @@ def _refuse_missing_programs(settings: Settings) -> None:
 def _make_state_dir(path: str) -> None:
     key = "CODESPACE_STATE_DIR"
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        os.mkdir(path, 0o700)
-    except FileExistsError:
-        pass
+        if not os.path.lexists(path):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with suppress(FileExistsError):  # another daemon was faster
+                os.mkdir(path, 0o700)
     except OSError as error:
         raise SettingsError(
             key, f"{shown(path)} cannot be made: {os.strerror(error.errno or 0)}.", "Name a directory of your own."

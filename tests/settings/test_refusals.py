@@ -189,6 +189,7 @@ def test_a_state_directory_that_others_can_change_is_refused(home: Home) -> None
         ("CODESPACE_RUNNER_DIR", "run", "absolute"),
         ("CODESPACE_CONFIG", "/c\udcff.json", "not UTF-8"),
         ("CODESPACE_STATE_DIR", "/s\udcff", "not UTF-8"),
+        ("CODESPACE_STATE_DIR", "/dev/null/state", "cannot be made"),
         ("CODESPACE_OPERATIONS_DB", "/d\udcff", "not UTF-8"),
         ("CODESPACE_PROCESS_TIMEOUT_SECS", "1e300", "out of range"),
         ("CODESPACE_RUNNER", "remote", "`in-process`"),
