@@ -62,9 +62,10 @@ class Stops:
 
     async def _take(self) -> list[StopRequest]:
         try:
-            rows = await self._store.read(lambda db: _requests(db, self._instance_id))
-            if rows:
-                await self._store.write(lambda db: _delete(db, self._instance_id))
+            if not await self._store.read(lambda db: _is_asked(db, self._instance_id)):
+                return []
+            # What was asked since the look is taken too: what goes from the table is what is heard.
+            rows = await self._store.write(lambda db: _take_out(db, self._instance_id))
         except Refusal as refusal:
             log.warning("requests to end a process could not be looked for", code=refusal.code)
             return []
@@ -72,7 +73,7 @@ class Stops:
 
     async def forget(self, instance_id: str) -> None:
         """Drop what was asked of a daemon that is gone."""
-        await self._store.write(lambda db: _delete(db, instance_id))
+        await self._store.write(lambda db: _take_out(db, instance_id))
 
 
 def _insert(db: Database, row: tuple[str, str, float, float]) -> None:
@@ -83,10 +84,12 @@ def _insert(db: Database, row: tuple[str, str, float, float]) -> None:
     )
 
 
-def _requests(db: Database, instance_id: str) -> list[tuple[str, float]]:
-    sql = "SELECT process_id, grace_seconds FROM stop_requests WHERE instance_id = ?"
+def _is_asked(db: Database, instance_id: str) -> bool:
+    return (
+        db.execute("SELECT 1 FROM stop_requests WHERE instance_id = ? LIMIT 1", (instance_id,)).fetchone() is not None
+    )
+
+
+def _take_out(db: Database, instance_id: str) -> list[tuple[str, float]]:
+    sql = "DELETE FROM stop_requests WHERE instance_id = ? RETURNING process_id, grace_seconds"
     return [(str(process_id), float(grace)) for process_id, grace in db.execute(sql, (instance_id,))]
-
-
-def _delete(db: Database, instance_id: str) -> None:
-    db.execute("DELETE FROM stop_requests WHERE instance_id = ?", (instance_id,))

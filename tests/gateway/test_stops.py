@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import trio
@@ -12,6 +14,8 @@ from sqlite_utils import Database
 from codespace import limits
 from codespace.gateway.stops import StopRequest, Stops
 from codespace.gateway.store import Store
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -64,6 +68,29 @@ async def test_asked_twice_the_shorter_grace_stands(store: Store) -> None:
         await stops.ask("proc-1", "inst-1", grace_seconds)
     assert await stops._take() == [StopRequest("proc-1", 0.5)]
     assert await stops._take() == []
+
+
+class Overtaken:
+    """The store of a daemon that is overtaken: another one asks between its look and what it does then."""
+
+    def __init__(self, store: Store, asked: Callable[[], Awaitable[None]]) -> None:
+        self._store = store
+        self._asked = asked
+        self.write = store.write
+
+    async def read(self, fn: Callable[[Database], T]) -> T:
+        seen = await self._store.read(fn)
+        await self._asked()
+        return seen
+
+
+async def test_what_is_asked_between_the_look_and_the_taking_is_not_lost(store: Store) -> None:
+    theirs = Stops(store, lambda: 1.0, "inst-2")
+    asked = partial(theirs.ask, "proc-2", "inst-1", 2.0)
+    stops = Stops(Overtaken(store, asked), lambda: 1.0, "inst-1")  # type: ignore[arg-type]
+    await theirs.ask("proc-1", "inst-1", 1.0)
+    assert await stops._take() == [StopRequest("proc-1", 1.0), StopRequest("proc-2", 2.0)]
+    assert await Stops(store, lambda: 1.0, "inst-1")._take() == []
 
 
 async def test_what_was_asked_of_a_dead_daemon_is_dropped(store: Store) -> None:
