@@ -62,6 +62,7 @@ class Away:
         self._directory.rename(self._elsewhere)
         self._directory.symlink_to("/nowhere")
         self._monkeypatch.setattr(time, "sleep", self._sleep)
+        self._monkeypatch.setattr(limits, "RESTORE_WAIT_SECONDS", 20.0)  # in which any machine looks LOOKS times
 
     def _sleep(self, seconds: float) -> None:
         self.waits += 1
