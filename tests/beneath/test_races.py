@@ -27,7 +27,7 @@ def _outcomes(root: Root, path: str, directory: Path, first: str, second: str) -
     """Read `path` while its parts are swapped; return how often each content or code came."""
     argv = [sys.executable, "-c", _SWAP, str(directory), first, second]
     seen: dict[str, int] = {}
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as swapper:
         assert swapper.stdout is not None
         swapper.stdout.readline()

@@ -106,7 +106,7 @@ async def transact(patcher: Patcher, workspace: Workspace, operation: str, patch
         verified = await patcher.verify(workspace, operation)
         assert verified.clean, verified
     finally:
-        with trio.fail_after(10, shield=True):
+        with trio.fail_after(60, shield=True):
             finished = await patcher.finish(workspace, operation)
         assert finished.clean, finished
 
@@ -150,7 +150,7 @@ WORKERS = 2
 
 @pytest.mark.usefixtures("umask")
 async def test_every_case_of_the_corpus_ends_as_recorded(tmp_path: Path) -> None:
-    with trio.fail_after(60):
+    with trio.fail_after(240):
         async with Patcher(str(tmp_path / "state")) as patcher:
             send, receive = trio.open_memory_channel[int](len(CORPUS))
             for number in range(len(CORPUS)):
