@@ -156,9 +156,12 @@ def test_an_explanation_is_bounded_in_size(bench: Any) -> None:
 
 def test_an_explanation_in_a_large_file_is_quick(bench: Any) -> None:
     lines = [f"    value {number} = compute({number % 97}, 'é')" for number in range(20_000)]
-    started = time.perf_counter()
-    details = bench.refused("\n".join(lines).encode(), "@@", f" {lines[15_000]}", "-    value = nothing").details
-    assert time.perf_counter() - started < 1.0  # about 0.03 s; a loaded machine is no fault of ours
+    took = list[float]()
+    while len(took) < 5 and min(took, default=1.0) >= 1.0:  # about 0.03 s; a loaded machine is no fault of ours
+        started = time.perf_counter()
+        details = bench.refused("\n".join(lines).encode(), "@@", f" {lines[15_000]}", "-    value = nothing").details
+        took.append(time.perf_counter() - started)
+    assert min(took) < 1.0
     assert details["nearest"]["start_line"] == 15_001
 
 
