@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,10 @@ def test_a_live_child_is_named_and_killed(folder: Path) -> None:
 
 
 def _spawn_cat(reading: int) -> int:
-    return os.posix_spawnp("cat", ["cat"], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, reading, 0)])
+    child = os.posix_spawnp("cat", ["cat"], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, reading, 0)])
+    while processes.command_line(child) != "cat":  # in the midst of an exec a process has no argv
+        time.sleep(0.001)
+    return child
 
 
 def test_an_orphan_of_an_ended_child_is_found(folder: Path) -> None:
