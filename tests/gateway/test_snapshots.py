@@ -13,7 +13,7 @@ from codespace.errors import Refusal
 from codespace.testing import Bench, open_bench
 from codespace.testing.faulty import Faults
 
-SECONDS = 20.0
+SECONDS = 60.0
 SIZE = 200_000
 
 

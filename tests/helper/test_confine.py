@@ -36,7 +36,7 @@ def told(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
     argv = [str(folder / "root"), str(folder / "state/journal"), str(folder / "outside"), str(request.param)]
     try:
         done = subprocess.run(
-            [sys.executable, "-I", str(PROGRAM), *argv], capture_output=True, check=True, timeout=20, env={}, cwd="/"
+            [sys.executable, "-I", str(PROGRAM), *argv], capture_output=True, check=True, timeout=60, env={}, cwd="/"
         )
         yield json.loads(done.stdout)
     finally:

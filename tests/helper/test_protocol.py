@@ -20,7 +20,7 @@ HELPER = (sys.executable, "-I", "-m", "helper.patch")
 
 
 def ask(lines: bytes) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(HELPER, input=lines, capture_output=True, cwd="/", env={}, timeout=20, check=False)
+    return subprocess.run(HELPER, input=lines, capture_output=True, cwd="/", env={}, timeout=60, check=False)
 
 
 def opening(tmp_path: Path) -> bytes:
