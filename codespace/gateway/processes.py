@@ -88,6 +88,8 @@ class Processes:
                 await self.terminate(request.process_id, request.grace_seconds)
         except Refusal as refusal:
             log.warning("a process was not ended as asked", process_id=request.process_id, code=refusal.code)
+        except Exception:  # in the daemon's own nursery: a fault here must not end the daemon
+            log.exception("a process was not ended as asked", process_id=request.process_id)
 
     async def read(
         self,

@@ -23,6 +23,8 @@ async def prune(runner: Runner, ledger: Ledger, snapshot_bytes: int, snapshot_ag
             gone = await _prune_once(runner, ledger, snapshot_bytes, snapshot_age_seconds)
         except (Refusal, OSError) as problem:
             log.warning("snapshots could not be pruned", problem=repr(problem))
+        except Exception:  # in the daemon's own nursery: a fault here must not end the daemon
+            log.exception("snapshots could not be pruned")
         else:
             if gone:
                 log.info("snapshots were pruned", operations=len(gone), oldest=gone[0])

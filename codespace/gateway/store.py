@@ -6,6 +6,7 @@ or event; those rooms bring their own functions.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -173,6 +174,10 @@ async def _run(lane: Lane, work: Callable[[Call], T], left: str) -> T:
         raise  # the function's own business, or its fault
     except sqlite3.Error as error:
         raise refusal(error, left) from error
+    except json.JSONDecodeError as error:  # only rows are read as JSON there, and we wrote none that is none
+        raise Refusal(
+            "STORE_UNAVAILABLE", f"The database is damaged. {left}", details={"cause": "DAMAGED", "outcome": "nothing"}
+        ) from error
     return result
 
 
