@@ -84,17 +84,19 @@ def children(pid: int) -> list[int]:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as listing:
                 found.extend(map(int, listing.read().split()))
-    except (FileNotFoundError, ProcessLookupError):
-        pass  # it ended while we looked; its children are ours now and seen in the next sweep
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        # It ended while we looked: its children are ours now and seen in the next sweep. Or it is another user's (a
+        # setuid program) where /proc hides those (hidepid=1): so they are once it ends.
+        pass
     return found
 
 
 def parent_of(pid: int) -> int:
-    """Return the parent of `pid`, 0 where it is gone."""
+    """Return the parent of `pid`, 0 where it is gone or hidden."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             return int(stat.read().rpartition(b")")[2].split()[1])
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return 0
 
 

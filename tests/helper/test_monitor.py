@@ -21,6 +21,7 @@ import pytest
 from codespace.testing import processes
 from helper import monitor as program
 
+CHECKOUT = Path(__file__).parents[2]
 DEADLINE_SECONDS = 20.0
 # Nothing here takes a second; a hang must fail and not stall the run.
 READY = "import os; os.write(1, b'ready\\n')"
@@ -257,6 +258,7 @@ def test_a_polite_tree_ends_within_its_grace_and_in_its_own_way(keeper: Keeper) 
 def test_an_exit_before_the_request_to_end_is_told_as_its_own(keeper: Keeper) -> None:
     with grown(keeper, TREES["a lone process"]) as (line, _):
         (owner,) = processes.children(keeper.process.pid)
+        os.kill(keeper.process.pid, signal.SIGSTOP)  # it would wake the monitor
         os.kill(owner, signal.SIGSTOP)
         (command,) = processes.children(owner)
         os.kill(command, signal.SIGKILL)
@@ -264,6 +266,7 @@ def test_an_exit_before_the_request_to_end_is_told_as_its_own(keeper: Keeper) ->
         line.terminate(0.0)
         os.kill(owner, signal.SIGCONT)
         assert line.expect("exited")["asked"] is False
+        os.kill(keeper.process.pid, signal.SIGCONT)
     with grown(keeper, TREES["a lone process"]) as (line, _):
         line.terminate(DEADLINE_SECONDS)
         assert line.expect("exited")["asked"] is True
@@ -445,3 +448,29 @@ def test_the_slow_way_to_list_children_finds_the_same(monkeypatch: pytest.Monkey
         monkeypatch.setattr(program, "LISTS_CHILDREN", False)
         assert set(program.descendants([os.getpid()])) == set(quick) >= {child.pid}
         child.kill()
+
+
+UNSEEN = """
+import os, sys
+from helper import monitor
+root = os.getpid()
+if os.fork() == 0:
+    os.setgroups([])
+    os.setresgid(65534, 65534, 65534)
+    os.setresuid(65534, 65534, 65534)
+    monitor.LISTS_CHILDREN = sys.argv[1] == "listed"
+    seen = [pid for pid in monitor.descendants([root]) if pid != os.getpid()]
+    print(seen, monitor.parent_of(root))
+    os._exit(0)
+os.wait()
+"""
+"""Says what an ordinary account sees of a process of root's, as of a setuid program in its own tree."""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts /proc so that it hides the processes of others")
+@pytest.mark.parametrize("way", ["listed", "looked through"])
+def test_a_process_that_may_not_be_looked_at_ends_nobody(way: str) -> None:
+    hidden = 'mount -t proc -o hidepid=1 proc /proc && exec "$0" -c "$1" "$2"'
+    argv = ["unshare", "--mount", "--pid", "--fork", "sh", "-c", hidden, sys.executable, UNSEEN, way]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=DEADLINE_SECONDS, cwd=CHECKOUT)
+    assert (done.stdout, done.stderr) == ("[1] 0\n", "")

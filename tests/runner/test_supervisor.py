@@ -365,7 +365,9 @@ async def test_terminate_after_the_end_does_not_change_how_it_ended(bench: Bench
 async def test_a_terminate_that_comes_too_late_leaves_the_exit_its_own(bench: Bench) -> None:
     process_id = await bench.spawn("sh", "-c", "echo $$; read line; exit 6", open_stdin=True)
     pid = await bench.first_pid(process_id)
-    (owner,) = [other for other in processes.children(keeper_pid()) if pid in processes.children(other)]
+    keeper = keeper_pid()
+    (owner,) = [other for other in processes.children(keeper) if pid in processes.children(other)]
+    os.kill(keeper, signal.SIGSTOP)  # it would wake the monitor
     os.kill(owner, signal.SIGSTOP)  # so that both are news to it at the same moment
     await bench.supervisor.write_stdin(process_id, b"\n", eof=True)
     await processes.wait_gone([pid])
@@ -373,6 +375,7 @@ async def test_a_terminate_that_comes_too_late_leaves_the_exit_its_own(bench: Be
         nursery.start_soon(bench.supervisor.terminate, process_id, 0.0)
         await trio.testing.wait_all_tasks_blocked()
         os.kill(owner, signal.SIGCONT)
+    os.kill(keeper, signal.SIGCONT)
     state = bench.supervisor.process(process_id)
     assert (state.exit_code, state.termination) == (6, "exited")
 
