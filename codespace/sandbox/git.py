@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, Literal
 
 from codespace import limits
@@ -22,8 +22,17 @@ RULING: Final = ("hooks", "config", "config.worktree", "modules", "commondir")
 """What decides which programs git runs; read-only also where commands may commit."""
 NEEDED: Final = ("hooks", "config")
 """Without these a command could make them: there is nothing to mount on. Such a repository stays read-only."""
-GUARD: Final = ".\n"
+GUARD: Final = b".\n"
 """A `commondir` that says what is so anyway; where it is, no other can be put there."""
+GUARDS: Final[Mapping[str, bytes | None]] = {"commondir": GUARD, "config.worktree": b"", "modules": None}
+"""What is made where it is missing, and changes nothing; None: a directory. With another `commondir` or
+`config.worktree` the next git would run its programs; of `modules` the next `git submodule update` believes that it
+has cloned what lies there."""
+WORKTREES: Final = "worktrees"
+_OF_WORKTREE: Final = ("commondir", "gitdir")
+"""Without these it is no linked worktree."""
+_GUARDS_OF_WORKTREE: Final[Mapping[str, bytes | None]] = {"config.worktree": b"", "modules": b""}
+# A directory would be taken for submodules, and `git worktree remove` would refuse.
 _GITLINK: Final = b"\x00\x00\xe0\x00"
 _ENTRY_BYTES: Final = 62
 _SMALL_BYTES: Final = 4096
@@ -32,20 +41,73 @@ _SMALL_BYTES: Final = 4096
 def split(root: Root, found: GitDirectory, mode: Mode) -> tuple[list[str], list[str]]:
     """Return the paths of a git directory that are writable mounts, and those that are read-only.
 
-    In the mode `commit` a missing `commondir` is made, the one thing that the sandbox ever puts anywhere.
+    In the mode `commit` a missing guard is made, the one thing that the sandbox ever puts anywhere.
     """
     if mode == "read_only" or found.kind == "gitfile":
         return [], [found.path]
-    below = "" if found.path == "." else found.path + "/"
-    if not all(_kind(root, below + name) for name in NEEDED) or not _guard(root, below + "commondir"):
-        return [], [found.path]
-    return [found.path], [below + name for name in RULING if _kind(root, below + name)]
+    return committing(root, found.path, root.path)
 
 
-def _guard(root: Root, path: str) -> bool:
-    if not _kind(root, path):
+def committing(root: Root, path: str, workspace: str) -> tuple[list[str], list[str]]:
+    """Return what `split` does in the mode `commit`, for the repository at `path` below any root.
+
+    A linked worktree's own part is open only where its tree lies in the workspace: a command that could change which
+    repository another's belongs to would run programs in that one.
+    """
+    below = "" if path == "." else path + "/"
+    if not all(_kind(root, below + name) for name in NEEDED) or not _guarded(root, below, GUARDS):
+        return [], [path]
+    writable, closed = [path], [below + name for name in RULING if _kind(root, below + name)]
+    if _kind(root, below + WORKTREES):
+        own, others = _worktrees(root, below + WORKTREES, workspace)
+        writable += [below + WORKTREES, *own]
+        closed += others
+    return writable, closed
+
+
+def _worktrees(root: Root, path: str, workspace: str) -> tuple[list[str], list[str]]:
+    """Return the writable and the read-only mounts in a repository's `worktrees`; all of it, if it cannot be read."""
+    writable: list[str] = []
+    closed: list[str] = []
+    try:
+        descriptor = root.open_listing(path)
+    except OSError:
+        return [], [path]
+    try:
+        names = os.listdir(descriptor)
+    finally:
+        os.close(descriptor)
+    for name in names:
+        below = f"{path}/{name}/"
+        if _tree_lies_in(root, below, workspace) and _guarded(root, below, _GUARDS_OF_WORKTREE):
+            writable.append(f"{path}/{name}")
+            closed += [below + part for part in (*_OF_WORKTREE, *RULING) if _kind(root, below + part)]
+        elif _kind(root, f"{path}/{name}"):
+            closed.append(f"{path}/{name}")
+    return writable, sorted(set(closed))
+
+
+def _tree_lies_in(root: Root, below: str, workspace: str) -> bool:
+    if not all(_kind(root, below + name) for name in _OF_WORKTREE):
+        return False
+    try:
+        data, _ = root.read(below + "gitdir", _SMALL_BYTES)
+    except Refusal:
+        return False
+    tree = os.path.dirname(os.path.normpath(os.fsdecode(data).partition("\n")[0]))
+    return f"{tree}/".startswith(workspace.rstrip("/") + "/")
+
+
+def _guarded(root: Root, below: str, guards: Mapping[str, bytes | None]) -> bool:
+    """Return whether each guard is there, made where it was missing."""
+    for name, content in guards.items():
         try:
-            root.create(path, GUARD.encode(), 0o644)
+            if _kind(root, below + name):
+                continue
+            if content is None:
+                root.make_directory(below + name, 0o755)
+            else:
+                root.create(below + name, content, 0o644)
         except (FileExistsError, Refusal):
             return False
     return True

@@ -101,15 +101,16 @@ def make(
     mounts = _mounts(workspace, root, inventory)
     if len(mounts) > limits.SANDBOX_BINDS:
         raise _too_many(workspace.root, mounts, inventory)
+    open_to_commits, beside = _outside_mounts(workspace, outside)
     readable = [path for path in workspace.readable_paths if not within(path, workspace.root)]
     return Plan(
         root=workspace.root,
         cwd=posixpath.normpath(posixpath.join(workspace.root, cwd)),
         command=tuple(command),
         env=dict(env),
-        mounts=(*mounts, *_outside_mounts(workspace, outside)),
-        readable=tuple(readable + ([outside] if outside and workspace.git == "read_only" else [])),
-        writable=(outside,) if outside and workspace.git == "commit" else (),
+        mounts=(*mounts, *beside),
+        readable=tuple(readable + ([outside] if outside and not open_to_commits else [])),
+        writable=(outside,) if outside and open_to_commits else (),
         etc=etc,
         quota=quota(workspace),
         network=workspace.network,
@@ -194,15 +195,15 @@ def _above(path: str) -> list[str]:
     return ["/".join(parts[:end]) for end in range(1, len(parts))]
 
 
-def _outside_mounts(workspace: Workspace, outside: str | None) -> list[Mount]:
-    """Return what stays read-only of a worktree's repository where commands may commit into it."""
+def _outside_mounts(workspace: Workspace, outside: str | None) -> tuple[bool, list[Mount]]:
+    """Return whether commands may commit into a worktree's repository, and what of it is mounted then."""
     if outside is None or workspace.git != "commit":
-        return []
-    return [
-        Mount("read-only", path)
-        for path in (posixpath.join(outside, name) for name in git.RULING)
-        if os.path.exists(path) and not os.path.islink(path)
-    ]
+        return False, []
+    with Root.open(outside) as repository:
+        writable, read_only = git.committing(repository, ".", workspace.root)
+    if not writable:
+        return False, []
+    return True, [*_made("writable", outside, set(writable) - {"."}), *_made("read-only", outside, read_only)]
 
 
 def _check_root(root: str) -> None:

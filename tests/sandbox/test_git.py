@@ -69,7 +69,92 @@ def test_in_the_mode_commit_what_decides_about_programs_stays_read_only(reposito
     """
     assert repository.having(git="commit").sh(attack).out == ""
     assert "fsmonitor" not in (repository.root / ".git/config").read_text()
-    assert (repository.root / ".git/commondir").read_text() == git.GUARD
+    assert (repository.root / ".git/commondir").read_bytes() == git.GUARD
+
+
+def running(cage: Cage, attack: str, *then: str, cwd: Path | None = None) -> str:
+    """Try an attack in the mode `commit`, then git on the host; return what the attack's own words were, and `ran`."""
+    mark = cage.base / "home" / "ran"
+    cage.put("evil", EVIL % mark)
+    said = cage.having(git="commit").sh(attack).out
+    cage.plainly(["git", *IDENTITY, "-c", "protocol.file.allow=always", *then], cwd=str(cwd or cage.root))
+    return said + ("ran" if mark.exists() else "")
+
+
+def test_a_configuration_of_the_working_tree_cannot_be_made_where_there_is_none(repository: Cage) -> None:
+    assert repository.plainly(["git", "config", "extensions.worktreeConfig", "true"]).code == 0
+    assert running(repository, "cp evil .git/config.worktree && echo put", "status") == ""
+    assert repository.having(git="commit").sh(commit("commit -q --allow-empty -m second")).code == 0
+
+
+def test_a_submodule_that_was_never_cloned_cannot_be_put_in_place(repository: Cage) -> None:
+    source = repository.base / "home" / "source"
+    adding = ["-c", "protocol.file.allow=always", "submodule", "add", "-q", str(source), "sub"]
+    for words in (["init", "-q", str(source)], ["-C", str(source), "commit", "-q", "--allow-empty", "-m", "x"], adding):
+        assert repository.plainly(["git", *IDENTITY, *words]).code == 0
+    repository.plainly(["git", "submodule", "deinit", "-f", "sub"])
+    repository.plainly(["/bin/rm", "-rf", ".git/modules"])
+    attack = (
+        "git init -q --bare .git/modules/sub && printf '[core]\nbare = false\nworktree = ../../../sub\n' "
+        ">>.git/modules/sub/config && cat evil >>.git/modules/sub/config && echo put"
+    )
+    assert running(repository, attack, "submodule", "update", "--init") == ""
+    assert (repository.root / "sub" / ".git").exists()
+
+
+def test_the_worktrees_of_others_cannot_be_led_to_another_repository(repository: Cage) -> None:
+    tree = repository.base / "home" / "tree"
+    for words in (["worktree", "add", "-q", str(tree)], ["config", "extensions.worktreeConfig", "true"]):
+        assert repository.plainly(["git", *words]).code == 0
+    own = ".git/worktrees/tree"
+    attack = f"""
+    git init -q other && cat evil >>other/.git/config && git -C other -c user.name=x -c user.email=x@x.invalid \
+        commit -q --allow-empty -m x
+    for file in commondir gitdir config.worktree modules/x
+    do if ( echo $PWD/other/.git >{own}/$file ) 2>/dev/null; then echo wrote $file; fi; done
+    cp evil {own}/config.worktree 2>/dev/null && echo copied
+    mv {own} .git/away 2>/dev/null && echo moved; mv .git/worktrees .git/away 2>/dev/null && echo all moved
+    """
+    assert running(repository, attack, "status", cwd=tree) == ""
+    assert repository.having(git="commit").sh(commit("commit -q --allow-empty -m second")).code == 0
+    assert repository.plainly(["git", "worktree", "remove", str(tree)]).code == 0
+
+
+def test_a_worktree_in_the_workspace_takes_commits_and_stays_where_it_belongs(repository: Cage) -> None:
+    for words in (["worktree", "add", "-q", "deep/tree"], ["config", "extensions.worktreeConfig", "true"]):
+        assert repository.plainly(["git", *words]).code == 0
+    own = ".git/worktrees/tree"
+    attack = f"""
+    for file in commondir gitdir config.worktree modules/x
+    do if ( echo $PWD/other/.git >{own}/$file ) 2>/dev/null; then echo wrote $file; fi; done
+    perl -e 'rename $ARGV[0], $ARGV[1] and print "moved"' {own} .git/away
+    """
+    assert running(repository, attack, "status", cwd=repository.root / "deep/tree") == ""
+    result = repository.having(git="commit").sh(commit("-C deep/tree commit -q --allow-empty -m second"))
+    assert result.code == 0, result
+    assert "second" in repository.plainly(["git", "-C", "deep/tree", "log", "--oneline"]).out
+    assert repository.plainly(["git", "worktree", "remove", "deep/tree"]).code == 0
+
+
+def test_a_worktrees_repository_outside_opens_no_more_than_a_commit_needs(cage: Cage) -> None:
+    home, other = cage.base / "home" / "project", cage.base / "home" / "other"
+    for words in (["init", "-q", str(home)], ["-C", str(home), "commit", "-q", "--allow-empty", "-m", "first"]):
+        assert cage.plainly(["git", *IDENTITY, *words]).code == 0
+    tree = cage.base / "tree"
+    for place in (tree, other):
+        assert cage.plainly(["git", "-C", str(home), "worktree", "add", "-q", str(place)]).code == 0
+    inside = cage.having(root=str(tree), git="commit")
+    attack = f"""
+    cd {home}/.git
+    for file in config.worktree modules/x worktrees/*/config.worktree worktrees/*/modules/x worktrees/*/commondir \
+        worktrees/other/HEAD
+    do if ( echo $PWD/other/.git >$file ) 2>/dev/null; then echo wrote $file; fi; done
+    """
+    assert inside.sh(attack).out == ""
+    assert inside.sh(commit("commit -q --allow-empty -m second")).code == 0
+    (home / ".git/hooks").rename(home / ".git/gone")
+    assert inside.sh(f"mkdir {home}/.git/hooks || echo x >{home}/.git/HEAD").code != 0
+    assert inside.sh("git log --oneline").out.count("\n") == 2
 
 
 def test_a_repository_without_hooks_stays_read_only_in_the_mode_commit(repository: Cage) -> None:
