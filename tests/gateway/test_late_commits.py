@@ -30,8 +30,8 @@ FINAL = {"applied", "rejected", "failed_rolled_back", "failed_partial", "exited"
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Give a commit up soon, and try again soon."""
-    for name, seconds in (("STORE_WAIT", 0.5), ("STORE_GRACE", 0.1), ("LOOK", 0.2), ("RECORD_RETRY", 0.02)):
+    """Give a commit up soon after it hangs, and try again soon."""
+    for name, seconds in (("STORE_GRACE", 0.1), ("LOOK", 0.2), ("RECORD_RETRY", 0.02)):
         monkeypatch.setattr(limits, f"{name}_SECONDS", seconds)
     with structlog.testing.capture_logs():
         yield
@@ -54,18 +54,23 @@ class Late(Database):
         return super().execute(sql, parameters)  # type: ignore[arg-type]
 
 
-def hang_at(bench: Bench, event: str) -> Late:
+def hang_at(bench: Bench, event: str, monkeypatch: pytest.MonkeyPatch) -> Late:
+    monkeypatch.setattr(limits, "STORE_WAIT_SECONDS", 2.0)
     lane = bench.daemon.tools._ledger._store._writer  # type: ignore[attr-defined]
     lane.db = Late(lane.db.conn, event)
     return lane.db  # type: ignore[no-any-return]
 
 
-async def let_go(bench: Bench, late: Late) -> None:
-    """Let the commit land once the daemon has looked for what is left, as it does at once."""
+async def let_go(bench: Bench, late: Late, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the commit land once the daemon has looked for what is left, as it does at once.
+
+    From then on no commit hangs: none is given up for being slow.
+    """
     assert late.event is None
     leftovers: Leftovers = bench.daemon.tools._patching._left_over.__self__  # type: ignore[attr-defined]
     with trio.move_on_after(1):
         await leftovers.wait_none()
+    monkeypatch.setattr(limits, "STORE_WAIT_SECONDS", 60.0)
     late.leave.set()
 
 
@@ -77,7 +82,7 @@ async def refusal(bench: Bench, tool: str, **arguments: Any) -> Refusal:
 
 async def final(bench: Bench) -> str:
     status: dict[str, Any] = {"status": "not looked for yet"}
-    with trio.move_on_after(20):
+    with trio.move_on_after(60):
         while status["status"] not in FINAL:
             with contextlib.suppress(Refusal):  # until it has landed there is no such operation
                 status = await bench.call("operation_status", operation_key="k")
@@ -93,13 +98,13 @@ async def final(bench: Bench) -> str:
     ],
 )
 async def test_an_operation_whose_step_was_given_up_and_landed_all_the_same_gets_its_end(
-    event: str, tool: str, arguments: dict[str, Any], end: str
+    event: str, tool: str, arguments: dict[str, Any], end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_bench(files={"a.txt": "old a\n"}) as bench:
-        late = hang_at(bench, event)
+        late = hang_at(bench, event, monkeypatch)
         told = await refusal(bench, tool, **arguments, operation_key="k")
         assert (told.code, (told.details or {})["outcome"]) == ("STORE_UNAVAILABLE", UNKNOWN)
-        await let_go(bench, late)
+        await let_go(bench, late, monkeypatch)
         assert await final(bench) == end
         assert tree(bench.root) == OLD
         assert (await bench.call("apply_patch", patch=FREE))["status"] == "applied"
@@ -107,26 +112,30 @@ async def test_an_operation_whose_step_was_given_up_and_landed_all_the_same_gets
             assert audit.verify(db).ok
 
 
-async def test_a_command_whose_start_was_given_up_and_landed_all_the_same_is_recorded_to_its_end() -> None:
+async def test_a_command_whose_start_was_given_up_and_landed_all_the_same_is_recorded_to_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with open_bench() as bench:
-        late = hang_at(bench, "started")
+        late = hang_at(bench, "started", monkeypatch)
         ran = await bench.call("exec_command", command=["sh", "-c", "exit 3"], operation_key="k", wait_seconds=50)
         assert ran["exit_code"] == 3
-        await let_go(bench, late)
+        await let_go(bench, late, monkeypatch)
         assert await final(bench) == "exited"
 
 
-async def test_a_hold_whose_use_was_given_up_and_landed_all_the_same_gets_its_grant_back_and_runs_once() -> None:
+async def test_a_hold_whose_use_was_given_up_and_landed_all_the_same_gets_its_grant_back_and_runs_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with open_bench(files={"a.txt": "old a\n"}, approvals="confirm") as bench:
         hold = (await refusal(bench, "apply_patch", patch=PATCH)).approval_id
         await bench.call("approval_resolve", approval_id=hold, decision="grant")
-        late = hang_at(bench, "resume_begun")
+        late = hang_at(bench, "resume_begun", monkeypatch)
         told = await refusal(bench, "operation_resume", approval_id=hold)
         assert (told.code, told.details) == ("STORE_UNAVAILABLE", {"outcome": UNKNOWN})
         again = await refusal(bench, "operation_resume", approval_id=hold)
         assert again.code == "STORE_UNAVAILABLE"  # while it is not known, nothing is begun
-        await let_go(bench, late)
-        with trio.fail_after(20):
+        await let_go(bench, late, monkeypatch)
+        with trio.fail_after(60):
             while (await bench.call("approval_status", approval_id=hold))["state"] != "granted" or not _is_free(bench):
                 await trio.lowlevel.checkpoint()
         assert tree(bench.root) == OLD
@@ -139,15 +148,17 @@ def _is_free(bench: Bench) -> bool:
     return not bench.daemon.tools._holds._running  # type: ignore[attr-defined]
 
 
-async def test_a_hold_is_settled_by_what_its_grant_was_used_for_last() -> None:
+async def test_a_hold_is_settled_by_what_its_grant_was_used_for_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with open_bench(files={"a.txt": "old a\n"}, approvals="confirm") as bench:
         hold = (await refusal(bench, "apply_patch", patch=PATCH)).approval_id
         assert hold is not None
         await bench.call("approval_resolve", approval_id=hold, decision="grant")
-        late = hang_at(bench, "planned")
+        late = hang_at(bench, "planned", monkeypatch)
         assert (await refusal(bench, "operation_resume", approval_id=hold)).code == "STORE_UNAVAILABLE"
-        await let_go(bench, late)
-        with trio.fail_after(20):
+        await let_go(bench, late, monkeypatch)
+        with trio.fail_after(60):
             while (await bench.call("approval_status", approval_id=hold))["state"] != "granted" or not _is_free(bench):
                 await trio.lowlevel.checkpoint()
         ran = await bench.call("operation_resume", approval_id=hold)

@@ -48,6 +48,13 @@ def put(name: str, value: str = "x") -> Callable[[Database], None]:
     return insert
 
 
+@pytest.fixture(autouse=True)
+def _patiently(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a slow machine write as slowly as it does: no call is given up that a test does not hold up."""
+    monkeypatch.setattr(limits, "STORE_BUSY_SECONDS", 60.0)
+    monkeypatch.setattr(limits, "STORE_WAIT_SECONDS", 90.0)
+
+
 def names(db: Database) -> set[str]:
     return {name for (name,) in db.execute("SELECT name FROM meta WHERE name NOT LIKE 'secret:%'")}
 
@@ -64,7 +71,7 @@ class Gate:
     def __call__(self, db: Database) -> str:
         put(self.name)(db)
         self._token.run_sync_soon(self.entered.set)
-        assert self.leave.wait(20)
+        assert self.leave.wait(60)
         return self.name
 
 
@@ -306,7 +313,7 @@ async def test_a_statement_without_end_is_interrupted_when_its_time_is_over(
             with pytest.raises(Refusal, match="STORE_UNAVAILABLE"):
                 await call(lambda db: db.execute(endless).fetchone()[0])
         monkeypatch.undo()
-        with trio.fail_after(10):  # both lanes are free again
+        with trio.fail_after(60):  # both lanes are free again
             await store.write(put("next"))
             assert await store.read(names) == {"next"}
 
@@ -323,7 +330,7 @@ class HungCommit(Database):
     def execute(self, sql: str, parameters: object = None) -> sqlite3.Cursor:
         if sql == "COMMIT":
             self._token.run_sync_soon(self.entered.set)
-            assert self.leave.wait(20)
+            assert self.leave.wait(60)
         return super().execute(sql, parameters)  # type: ignore[arg-type]
 
 
@@ -436,7 +443,7 @@ def test_daemons_that_start_together_on_a_new_file_all_open_it_and_share_its_sec
     together, opened, failed = threading.Barrier(6), list[Store](), list[BaseException]()
 
     def start() -> None:
-        together.wait(20)
+        together.wait(60)
         try:
             opened.append(Store.open(str(path)))
         except BaseException as error:
@@ -447,7 +454,7 @@ def test_daemons_that_start_together_on_a_new_file_all_open_it_and_share_its_sec
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(90)
     secrets = {store.secret("fingerprint") for store in opened}
     for store in opened:
         store.close()
