@@ -88,7 +88,7 @@ def _tell(verdict: audit.Verdict) -> int:
 
 
 def _written(last: audit.Head) -> str:
-    return f"{last.seq}:{last.hash}"
+    return display(f"{last.seq}:{last.hash}")  # of a chain that somebody touched it may be any text
 
 
 def _exported(text: str | None) -> audit.Head | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
@@ -123,12 +124,13 @@ def verify(db: Database, exported: Head | None = None) -> Verdict:
     """
     found = list[Problem]()
     total, count, last = 0, 0, Head(0, GENESIS)
-    for step in _walk(db, exported):
-        problem, last, count = step
-        if problem is not None:
-            total += 1
-            if len(found) < limits.AUDIT_PROBLEMS:
-                found.append(problem)
+    with _any_text(db):
+        for step in _walk(db, exported):
+            problem, last, count = step
+            if problem is not None:
+                total += 1
+                if len(found) < limits.AUDIT_PROBLEMS:
+                    found.append(problem)
     return Verdict(total == 0, count, last, tuple(found), total)
 
 
@@ -136,6 +138,24 @@ def _digest(previous: str, fields: tuple[Any, ...]) -> str:
     # seq is left out on purpose: the links fix the order, and a row that was moved is then told from
     # a row that was edited. JSON keeps floats exactly and every field apart from the next.
     return hashlib.sha256(json.dumps([previous, *fields], allow_nan=False).encode()).hexdigest()
+
+
+@contextmanager
+def _any_text(db: Database) -> Iterator[None]:
+    """Let text that is no UTF-8 be read as well: it was not written here, and must show as what it is."""
+    usual, db.conn.text_factory = db.conn.text_factory, lambda data: data.decode("utf-8", "surrogateescape")
+    try:
+        yield
+    finally:
+        db.conn.text_factory = usual
+
+
+def _recomputed(previous: str, fields: tuple[Any, ...]) -> str | None:
+    """Return what the row's hash should be; None where nothing that was ever written has such fields."""
+    try:
+        return _digest(previous, fields)
+    except ValueError:  # a time that is no number
+        return None
 
 
 def _walk(db: Database, exported: Head | None) -> Iterator[tuple[Problem | None, Head, int]]:
@@ -146,12 +166,12 @@ def _walk(db: Database, exported: Head | None) -> Iterator[tuple[Problem | None,
         before, last = last, Head(seq, digest)
         if exported is not None and seq == exported.seq:
             exported_hash = digest
-        yield _fault(db, before, last, previous, _digest(previous, fields)), last, count
+        yield _fault(db, before, last, previous, _recomputed(previous, fields)), last, count
     if exported is not None and exported.seq > 0 and exported_hash != exported.hash:
         yield _against(exported, last), last, count
 
 
-def _fault(db: Database, before: Head, row: Head, previous: str, computed: str) -> Problem | None:
+def _fault(db: Database, before: Head, row: Head, previous: str, computed: str | None) -> Problem | None:
     if computed != row.hash:
         return Problem(row.seq, "edited", f"Event {row.seq} does not have the hash that it was written with.")
     if row.seq != before.seq + 1:

@@ -89,6 +89,9 @@ def test_a_sound_chain_is_called_sound_and_its_head_can_be_kept(desk: Desk, data
     [
         ("UPDATE events SET subject = 'other' WHERE seq = 3", "edited"),
         ("DELETE FROM events WHERE seq = 3", "gap"),
+        ("UPDATE events SET at = 9e999 WHERE seq = 3", "edited"),
+        ("UPDATE events SET details = CAST(x'ff' AS TEXT) WHERE seq = 3", "edited"),
+        ("UPDATE events SET hash = CAST(x'ff1b' AS TEXT) WHERE seq = 5", "edited"),
     ],
 )
 def test_a_chain_that_somebody_touched_is_found(desk: Desk, database: Path, change: str, fault: str) -> None:
