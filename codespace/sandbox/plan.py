@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from codespace import limits
-from codespace.beneath import Root
+from codespace.beneath import Hidden, Root
 from codespace.contract import NetworkPolicy, Workspace
 from codespace.display import display
 from codespace.errors import Refusal
@@ -159,7 +159,7 @@ def _mounts(workspace: Workspace, root: Root, inventory: Inventory) -> list[Moun
             path for path, there in git.gitlinks(root, inventory) if there and f"{path}/.git" not in inside
         )
     read_only = _outermost(read_only)
-    pinned = {above for path in (*read_only, *writable) for above in _above(path)}
+    pinned = {above for path in (*read_only, *writable) for above in _above(path)} | _places(workspace, inventory)
     writable |= {path for path in pinned if not _covered(path, read_only)}
     special = submounts.below(workspace.root) if not workspace.allow_submounts else submounts.Found((), ())
     masked = _outermost({*inventory.hidden_directories, *special.directories})
@@ -170,6 +170,14 @@ def _mounts(workspace: Workspace, root: Root, inventory: Inventory) -> list[Moun
         *_made("empty", workspace.root, masked),
         *_made("nothing", workspace.root, {path for path in emptied if not _covered(path, masked)}),
     ]
+
+
+def _places(workspace: Workspace, inventory: Inventory) -> set[str]:
+    """Return the directories without whose names something would be hidden no longer: moved away, a run later it is
+    there under another. A glob of one name hides wherever it is."""
+    named = Hidden([glob for glob in workspace.hidden_paths if "/" not in glob.removeprefix("**/").rstrip("/")])
+    hidden = (*inventory.hidden_directories, *inventory.hidden_files)
+    return {above for path in hidden if not named.covers(path) for above in _above(path)}
 
 
 def _made(kind: Kind, root: str, paths: Iterable[str]) -> list[Mount]:

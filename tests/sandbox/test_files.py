@@ -129,6 +129,27 @@ def test_no_descriptor_but_three_is_inherited(cage: Cage) -> None:
     assert len([name for name in first if not name.startswith("anon_inode:")]) == 3, result  # bubblewrap's own eventfd
 
 
+def test_what_is_hidden_by_its_place_cannot_be_moved_to_where_a_later_run_sees_it(cage: Cage) -> None:
+    for path in ("config/secret.env", "vault/deep/inner/x", "d/e/y.pem", "kept/.aws/credentials"):
+        cage.put(path, "canary\n")
+    globs = ("config/secret.env", "/vault/deep/", "d/**/*.pem", "**/.aws/credentials")
+    hidden = cage.having(hidden_paths=globs)
+    moving = "for dir in config vault d/e d kept/.aws kept; do mv $dir m$(echo $dir | tr -d ./) 2>/dev/null; done"
+    hidden.perl("rename($_, 'm' . tr/.\\///dr) for qw(config vault d/e d kept/.aws kept)")
+    hidden.sh(moving)
+    assert "canary" not in hidden.sh("cat $(find . -type f) 2>/dev/null").out
+    assert (cage.root / "config" / "secret.env").read_text() == "canary\n"
+    cage.sh(moving)  # the control, with nothing hidden
+    assert "canary" in hidden.sh("cat $(find . -type f) 2>/dev/null").out
+
+
+def test_a_directory_with_something_hidden_by_its_name_can_be_moved(cage: Cage) -> None:
+    cage.put("a/.env", "canary\n")
+    hidden = cage.having(hidden_paths=(".env", "**/*.pem"))
+    assert hidden.sh("mv a b && ls -d b").out == "b\n"
+    assert "canary" not in hidden.sh("cat b/.env").out
+
+
 def test_hidden_paths_cannot_be_read_listed_replaced_or_changed(cage: Cage) -> None:
     cage.put(".env", "canary\n")
     cage.put("config/secret.pem", "canary\n")
