@@ -26,7 +26,7 @@ class Execution(StateMachine):
     drained = Event(draining.to(exited), name="The tree is gone and all output was read; the exit record is complete.")
     owner_gone = Event(
         spawning.to(lost) | running.to(lost) | draining.to(lost),
-        name="Its daemon died, which ended its tree; no exit record was left.",
+        name="Its daemon or runner died, which ended its tree; no exit record was left.",
     )
     sight_lost = Event(
         spawning.to(unknown) | running.to(unknown) | draining.to(unknown),

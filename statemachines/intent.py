@@ -33,5 +33,6 @@ class Intent(StateMachine):
         draft.to(cancelled) | queued.to(cancelled), name="The operator no longer wants it; what was claimed stays said."
     )
     overtaken = Event(
-        draft.to(superseded) | queued.to(superseded), name="A stop notice or the end of its work made it meaningless."
+        draft.to(superseded) | queued.to(superseded),
+        name="A stop notice, the end of its work or an intent that supersedes it made it meaningless.",
     )
