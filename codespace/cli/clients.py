@@ -25,7 +25,13 @@ from codespace.settings.environment import home
 
 NAME: Final = "codespace"
 _TOML_SECTION: Final = "mcp_servers"
-_CARRIED: Final = ("CODESPACE_STATE_DIR", "CODESPACE_OPERATIONS_DB", "CODESPACE_PROCESS_TIMEOUT_SECS")
+_CARRIED: Final = (
+    "CODESPACE_STATE_DIR",
+    "CODESPACE_OPERATIONS_DB",
+    "CODESPACE_PROCESS_TIMEOUT_SECS",
+    "CODESPACE_RUNNER",
+    "CODESPACE_RUNNER_DIR",
+)
 # A desktop client starts programs with an environment of its own: what was decided here must be said there.
 
 

@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def line(finding: Finding) -> str:
     """Return the finding as a person reads it."""
-    text = f"{finding.verdict:<6}{finding.subject:<18}{display(finding.found)}"
+    text = f"{finding.verdict:<6}{finding.subject:<17} {display(finding.found)}"
     return f"{text}\n{'':<24}fix: {display(finding.fix)}" if finding.fix else text
 
 

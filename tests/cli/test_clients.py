@@ -50,12 +50,13 @@ def test_the_command_for_claude_code_can_be_pasted_into_a_shell(desk: Desk) -> N
     assert json.loads(words[6]) == printed("claude-code", said.out)
 
 
-def test_places_that_were_chosen_here_are_said_to_the_client_too(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_chosen_here_is_said_to_the_client_too(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     state = str(desk.home / "state")
     monkeypatch.setenv("CODESPACE_STATE_DIR", state)
+    monkeypatch.setenv("CODESPACE_RUNNER", "uds")
     monkeypatch.setenv("CODESPACE_OPERATOR_TOKEN", "canary")
     said = desk.codespace("client-config", "generic")
-    assert printed("generic", said.out)["env"] == {"CODESPACE_STATE_DIR": state}
+    assert printed("generic", said.out)["env"] == {"CODESPACE_STATE_DIR": state, "CODESPACE_RUNNER": "uds"}
     assert "canary" not in said.out
 
 
