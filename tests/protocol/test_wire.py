@@ -94,7 +94,8 @@ async def test_a_stop_does_not_wait_for_a_client_that_takes_nothing(autojump_clo
         assert trio.current_time() - started == pytest.approx(limits.STDIO_FLUSH_SECONDS)
 
 
-async def test_a_stop_does_not_wait_for_a_call_that_was_cancelled() -> None:
+async def test_a_stop_does_not_wait_for_a_call_that_was_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STDIO_FLUSH_SECONDS", 30.0)
     async with wired() as wire:
         await wire.call_under_way(1)
         await wire.send("notifications/cancelled", None, requestId=1)
