@@ -117,7 +117,7 @@ async def test_a_command_is_run_polled_fed_and_ended(mode: str) -> None:
         assert "read_process with cursor 0" in running["text"]
         process = running["process_id"]
         await call(client, "write_stdin", process_id=process, data="fed")
-        fed = await call(client, "read_process", process_id=process, wait_seconds=5)
+        fed = await call(client, "read_process", process_id=process, wait_seconds=50)
         assert fed["chunk"] == "fed"
         assert fed["cursor"] == 3
         assert (await call(client, "process_status", process_id=process))["state"] == "running"

@@ -192,7 +192,7 @@ async def test_a_waiter_wakes_for_its_own_stream_only() -> None:
         await trio.testing.wait_all_tasks_blocked()
         assert not seen.is_set()
         output.append("stderr", b"mine")
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             await seen.wait()
 
 
@@ -203,14 +203,14 @@ async def test_a_waiter_is_not_woken_by_half_a_character() -> None:
         await output.wait(0, stream="stdout")
     assert patience.cancelled_caught
     output.append("stdout", b"\x98\x80")
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         await output.wait(0, stream="stdout")
 
 
 async def test_a_waiter_is_woken_by_the_end() -> None:
     output = Output()
     async with trio.open_nursery() as nursery:
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             nursery.start_soon(lambda: output.wait(10, stream="combined"))
             await trio.testing.wait_all_tasks_blocked()
             output.close("stdout")

@@ -34,7 +34,7 @@ FETCH = """
 import sys, urllib.request, urllib.error
 for url in sys.argv[1:]:
     try:
-        print(urllib.request.urlopen(url, timeout=20).read().decode())
+        print(urllib.request.urlopen(url, timeout=60).read().decode())
     except urllib.error.HTTPError as error:
         print(error.code, error.reason, error.read().decode())
     except OSError as error:
@@ -191,7 +191,7 @@ async def test_a_redirect_to_an_unlisted_name_is_refused() -> None:
 FRONTING = """
 import os, socket, ssl, sys
 for name in sys.argv[2:]:
-    asking = socket.create_connection(("127.0.0.1", 3128), timeout=20)
+    asking = socket.create_connection(("127.0.0.1", 3128), timeout=60)
     asking.sendall(b"CONNECT listed.example:443 HTTP/1.1\\r\\nHost: listed.example\\r\\n\\r\\n")
     print(asking.recv(4096).split(b"\\r\\n")[0].decode())
     try:
