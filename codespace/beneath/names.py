@@ -121,10 +121,19 @@ def _token(body: str, position: int) -> tuple[str, int]:
         return "[^/]*", position + 1
     if character == "?":
         return "[^/]", position + 1
-    if character == "[" and (end := body.find("]", position + 2)) > 0:
-        inside = body[position + 1 : end].replace("\\", "\\\\").replace("[", "\\[")
-        inside = "^" + inside[1:] if inside[0] in "!^" else inside
-        return f"(?!/)[{inside}]", end + 1
+    if character == "[" and (end := body.find("]", position + 2 + body.startswith(("!", "^"), position + 1))) > 0:
+        return _one_of(body[position + 1 : end]), end + 1
     if character == "\\" and position + 1 < len(body):
         return re.escape(body[position + 1]), position + 2
     return re.escape(character), position + 1
+
+
+def _one_of(inside: str) -> str:
+    """Translate what stands between brackets: letters and ranges, of which one that runs backwards has none."""
+    negated = inside[0] in "!^"
+    letters = re.findall(r".-.|.", inside[1:] if negated else inside, re.DOTALL)
+    known = [part for part in letters if len(part) == 1 or part[0] <= part[2]]
+    if not known:
+        return "[^/]" if negated else "(?!)"
+    spelt = "".join("-".join(map(re.escape, (part[0], part[2]))) if part[1:] else re.escape(part) for part in known)
+    return f"(?!/)[{'^' if negated else ''}{spelt}]"

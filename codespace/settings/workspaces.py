@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,6 +16,13 @@ from codespace.settings.fault import SettingsError, shown, unknown_key
 
 ID: Final = kinds.text(
     "id", r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "1 to 64 letters, digits, `.`, `_` and `-`, first a letter or digit"
+)
+
+_SLIPS: Final = (
+    (re.compile(r"^!"), "takes nothing back here", "Leave it out, and write the other patterns more narrowly."),
+    (re.compile(r"^ |(?<!\\) $"), "begins or ends with a blank", "Remove it."),
+    (re.compile(r"\[[^]]*\[[:.=]"), "has a class of letters by name", "Write the letters, as in `[0-9]`."),
+    (re.compile(r"\[[^]]*\\"), "has a backslash between brackets", "Write one pattern for each letter."),
 )
 
 
@@ -78,6 +86,7 @@ def _workspace(name: str, value: object, kinds_of: Mapping[str, str], default_ti
         kinds.refuse_undecodable(f"{where}.readable_paths[{index}]", path)
     for key in ("hidden_paths", "protected_paths"):
         _refuse_whole_paths(f"{where}.{key}", found.get(key, ()), found["root"])
+        _refuse_what_means_nothing(f"{where}.{key}", found.get(key, ()))
     if found.get("allowed_domains") and found.get("network", "restricted") == "restricted":
         raise SettingsError(
             f"{where}.allowed_domains", "The network is `restricted`.", "Remove it, or set network to `enabled`."
@@ -100,6 +109,17 @@ def _refuse_whole_paths(key: str, patterns: tuple[str, ...], root: str) -> None:
         if roots.within(pattern, root):
             below = pattern.removeprefix(root) or "/"
             raise SettingsError(f"{key}[{index}]", f"`{shown(pattern)}` is a whole path.", f"Write `{shown(below)}`.")
+
+
+def _refuse_what_means_nothing(key: str, patterns: tuple[str, ...]) -> None:
+    """Refuse what .gitignore or a shell would understand, and what would hide or protect nothing here, silently."""
+    for index, pattern in enumerate(patterns):
+        if {"", "."} & set(pattern.removeprefix("/").removesuffix("/").split("/")):
+            why, fix = "has an empty or `.` component", "Write it from the root on, as `/name`."
+            raise SettingsError(f"{key}[{index}]", f"`{shown(pattern)}` {why}.", fix)
+        for slip, why, fix in _SLIPS:
+            if slip.search(pattern):
+                raise SettingsError(f"{key}[{index}]", f"`{shown(pattern)}` {why}.", fix)
 
 
 def _choose_environment(where: str, found: dict[str, Any], kinds_of: Mapping[str, str]) -> None:

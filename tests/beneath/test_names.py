@@ -69,6 +69,14 @@ def test_a_cleaned_path_is_its_own_clean_form_and_never_leaves(said: str) -> Non
         ("[!ab]x", ["cx"], ["ax"]),
         ("a\\*", ["a*"], ["ab"]),
         ("[", ["["], ["x"]),
+        ("[^]]x", ["ax"], ["]x"]),
+        ("[]a]x", ["]x", "ax"], ["bx"]),
+        ("[!]", ["[!]"], ["!"]),
+        ("[z-a]x", [], ["zx", "ax", "-x"]),
+        ("[!z-a]x", ["zx", "-x"], ["x", "a/x/y"]),
+        ("[a-c-]x", ["bx", "-x"], ["dx"]),
+        ("[&&~~||--a]x", ["&x", "~x", "|x", "ax"], ["bx"]),
+        ("[\\d]x", ["dx", "\\x"], ["1x"]),
     ],
 )
 def test_a_hidden_glob_covers_as_gitignore_would(glob: str, covered: list[str], visible: list[str]) -> None:
