@@ -349,7 +349,7 @@ class Runner(Protocol):
         """The version of each path now, `absent` where no regular file is."""
 
     async def resolve_program(self, workspace: Workspace, argv: Sequence[str], cwd: str) -> Mapping[str, str]:
-        """What a hold binds: `program` (resolved path), `program_version`, and `file:<path>` versions named in argv."""
+        """What a hold binds: `program`, `program_file` behind links, `program_version`, and `file:<path>` versions."""
 
     # the patch transaction, in order; `operation_id` names the journal
     async def plan(

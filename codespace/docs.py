@@ -1,7 +1,8 @@
 """The documentation that is printed by the code: errors, settings, limits and tools.
 
 `python -m codespace.docs` writes the pages, `--check` compares them and says which are out of date.
-Everything else in docs/ is written by hand.
+docs/statemachines/ is printed by `statemachines.diagrams`, docs/evidence.md by `tests/requirements.py`; everything else
+is written by hand.
 """
 
 from __future__ import annotations

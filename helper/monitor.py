@@ -1,4 +1,4 @@
-"""codespace-monitor: owns the process tree of a command that no sandbox holds.
+"""codespace-monitor: owns the process tree of a command, the sandbox's own processes included where it is in one.
 
 Started as a *keeper* (`python -I -S monitor.py`, its control socket on fd 0), it forks one *monitor*
 for each socket that it is handed: a fork of a small, loaded interpreter takes under a millisecond,

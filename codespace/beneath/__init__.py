@@ -1,6 +1,6 @@
 """The one file primitive: everything below a root, never through a link.
 
-No other room opens a path of a workspace. A `Root` keeps one directory fd and reaches every name
+No other room opens a path below a root. A `Root` keeps one directory fd and reaches every name
 from it, with openat2 where the kernel has it and component by component where it has not. What was
 reached is held by an O_PATH fd whose type is looked at before anything is opened for reading, so
 that no swap in between leads out of the root and no FIFO or device is ever opened.

@@ -1,6 +1,6 @@
 """The process verbs of the runner: starts commands, answers for them, and leaves none behind.
 
-It decides no policy, knows no ledger and writes no file but private homes. Each command outlives
+It decides no policy, knows no ledger and writes no file but private homes and spools. Each command outlives
 the request that started it and never outlives the supervisor.
 """
 
