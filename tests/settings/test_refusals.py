@@ -267,7 +267,9 @@ _VALUES = st.recursive(
 _KEYS = st.sampled_from(["root", "profile", "limits", "env", "allowed_domains", "hidden_paths", "network", "approvals"])
 
 
-@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@hypothesis_settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=300
+)
 @given(st.dictionaries(_KEYS | st.text(max_size=8), _VALUES, max_size=4))
 def test_whatever_is_written_ends_in_settings_or_in_one_clear_refusal(home: Home, keys: dict[str, Any]) -> None:
     home.write({"workspaces": {"app": {"root": str(home.project), **keys}}})
