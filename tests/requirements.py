@@ -75,7 +75,13 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "T3",
         "File permissions, command isolation and network enforcement are three separate controls; workspace_info "
         "states what is in force for each, from a probe.",
-        (FILES + "test_workspace_info_states_what_is_in_force",),
+        (
+            FILES + "test_workspace_info_states_what_is_in_force",
+            BOX + "test_probe.py::test_a_real_bubblewrap_isolates_by_its_witnesses",
+            BOX + "test_probe.py::test_without_a_sandbox_only_a_restricted_and_optional_workspace_runs_and_it_is_said",
+            BOX + "test_report.py::test_with_a_sandbox_every_area_is_told",
+            "tests/helper/test_confine.py::test_only_the_root_and_the_journals_can_be_read_and_written",
+        ),
     ),
     Requirement(
         "T4",
@@ -386,6 +392,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         (
             FILES + "test_no_path_leads_out_and_no_link_or_device_is_opened",
             HOSTILE + "test_no_spelling_of_a_protected_path_is_patched",
+            "tests/gateway/test_undo.py::test_an_undo_changes_no_protected_path_though_the_patch_was_allowed_to",
             BOX + "test_git.py::test_git_reads_and_nothing_of_its_directory_can_be_changed",
             BOX + "test_git.py::test_nested_repositories_and_gitfiles_are_protected_and_cannot_be_moved_away",
             BOX + "test_git.py::test_protected_files_cannot_be_changed_or_replaced_by_a_command",

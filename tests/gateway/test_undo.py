@@ -174,3 +174,14 @@ async def test_another_daemon_with_another_state_directory_undoes_it_too() -> No
             undone = await second.call("operation_undo", operation_id=applied["operation_id"])
             assert undone["status"] == "applied"
             assert look(bench.root) == before
+
+
+async def test_an_undo_changes_no_protected_path_though_the_patch_was_allowed_to() -> None:
+    patch = "*** Begin Patch\n*** Update File: .mcp.json\n@@\n-{}\n+[]\n*** End Patch"
+    async with open_bench(files={".mcp.json": "{}\n"}, workspace={"protected_paths": []}) as bench:
+        applied = await bench.call("apply_patch", patch=patch)
+        del bench.site.workspaces["main"]["protected_paths"]  # the built-in list again
+        bench.site.write()
+        await bench.restart()
+        assert await code(bench, "operation_undo", operation_id=applied["operation_id"]) == "PROTECTED_PATH"
+        assert (bench.root / ".mcp.json").read_text() == "[]\n"
