@@ -68,6 +68,8 @@ SEARCH_LAST_SECONDS: Final = 1.0
 # Of those, kept for searching what a slow walk had come to.
 SEARCHES_AT_ONCE: Final = 4
 # Each is a process with a thread for every core.
+SEARCH_STALL_SECONDS: Final = 1.0
+# A ripgrep whose threads have all slept for so long has opened what never answers (a FIFO called .gitignore).
 SEARCH_OUTPUT_BYTES: Final = 16 * 1_048_576
 # Most that is taken from ripgrep for one call; parsing it takes half a second.
 SEARCH_MATCHES: Final = 20_000

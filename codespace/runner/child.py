@@ -7,6 +7,8 @@ the thread, ends it when the daemon dies and never before.
 from __future__ import annotations
 
 import contextlib
+import glob
+import math
 import os
 import resource
 import select
@@ -22,7 +24,12 @@ from codespace.runner.stopping import Stop
 from codespace.sandbox.spawn import wait_stopped
 
 _BLOCK_BYTES: Final = 262_144
+_LOOKS: Final = 4  # at a child that may have stalled, before it is said to
+_USER_TIME: Final = 11  # its place in /proc/PID/stat behind the name; system time follows
 _COMPLAINT_BYTES: Final = 16_384  # kept of stderr: enough for a message, whatever is written
+
+
+Cut = Literal["time", "enough", "stopped", "stalled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +38,17 @@ class Ending:
 
     returncode: int | None
     complaint: bytes
-    cut: Literal["time", "enough", "stopped"] | None = None
+    cut: Cut | None = None
 
 
 def run(
-    argv: Sequence[str], *, fds: Sequence[int], take: Callable[[bytes], bool], stop: Stop, deadline: float
+    argv: Sequence[str],
+    *,
+    fds: Sequence[int],
+    take: Callable[[bytes], bool],
+    stop: Stop,
+    deadline: float,
+    stall_seconds: float = math.inf,
 ) -> Ending:
     """Run a program with an empty environment and /dev/null as input, and hand over what it writes.
 
@@ -45,6 +58,7 @@ def run(
         take: Gets each block of output; False ends the child.
         stop: Ends the child when said.
         deadline: On time.monotonic().
+        stall_seconds: Ends a child that writes nothing and whose every thread has slept for so long.
     Raises: OSError where the program cannot be started.
     """
     process = subprocess.Popen(
@@ -63,7 +77,7 @@ def run(
     with process.stdout, process.stderr:
         sinks = {process.stdout.fileno(): take, process.stderr.fileno(): _keeping(complaint)}
         try:
-            cut = _drain(process.pid, sinks, stop, deadline)
+            cut = _drain(process.pid, sinks, stop, deadline, stall_seconds)
             if cut is None:
                 process.wait(max(deadline - time.monotonic(), 0.01))
         except subprocess.TimeoutExpired:
@@ -128,14 +142,52 @@ def _children(pid: int) -> list[int]:
         return []
 
 
+class _Watch:
+    """Tells whether a child waits for what may never come, such as a FIFO that it has opened."""
+
+    def __init__(self, pid: int, seconds: float) -> None:
+        self.next_look = time.monotonic() + seconds / _LOOKS
+        self._pid = pid
+        self._seconds = seconds
+        self._asleep = 0
+        self._used = -1
+
+    def heard(self) -> None:
+        """Say that it has written something."""
+        self._asleep = 0
+
+    def is_stalled(self) -> bool:
+        """Look at all threads; return whether they were asleep at each of the last looks, and did nothing between."""
+        self.next_look = time.monotonic() + self._seconds / _LOOKS
+        states, used = _threads(self._pid)
+        self._asleep = self._asleep + 1 if states == {"S"} and used == self._used else 0
+        self._used = used
+        return self._asleep >= _LOOKS
+
+
+def _threads(pid: int) -> tuple[set[str], int]:
+    """Return the states of all threads of a child and its descendants, and the CPU time that they have used."""
+    states, used = set[str](), 0
+    for thread in glob.glob(f"/proc/{pid}/task/*/stat"):
+        with contextlib.suppress(OSError), open(thread, encoding="utf-8", errors="replace") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+            states.add(fields[0])
+            used += int(fields[_USER_TIME]) + int(fields[_USER_TIME + 1])
+    for child in _children(pid):
+        below, theirs = _threads(child)
+        states, used = states | below, used + theirs
+    return states, used
+
+
 def _drain(
-    pid: int, sinks: dict[int, Callable[[bytes], bool]], stop: Stop, deadline: float
-) -> Literal["time", "enough", "stopped"] | None:
+    pid: int, sinks: dict[int, Callable[[bytes], bool]], stop: Stop, deadline: float, stall_seconds: float
+) -> Cut | None:
     poller = select.poll()
     for fd in (*sinks, stop.fd):
         poller.register(fd, select.POLLIN)
     left = set(sinks)
     unbounded_until = time.monotonic() + limits.SEARCH_UNBOUNDED_SECONDS
+    watch = _Watch(pid, stall_seconds)
     while left:
         now = time.monotonic()
         if now >= deadline:
@@ -143,10 +195,13 @@ def _drain(
         if now >= unbounded_until:
             _bound(pid)
             unbounded_until = deadline
-        for fd, _ in poller.poll((min(deadline, unbounded_until) - now) * 1000 + 1):
+        if now >= watch.next_look and watch.is_stalled():
+            return "stalled"
+        for fd, _ in poller.poll(max(min(deadline, unbounded_until, watch.next_look) - now, 0) * 1000 + 1):
             if fd == stop.fd:
                 return "stopped"
             block = os.read(fd, _BLOCK_BYTES)
+            watch.heard()
             if not block:
                 poller.unregister(fd)
                 left.discard(fd)

@@ -7,6 +7,7 @@ never shown, whatever ripgrep was told to leave out.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import resource
 import signal
@@ -146,7 +147,9 @@ class Ripgrep:
             self._root.fd,
             [*_COMMON, *tree, *arguments, "--", "./"],
         )
-        ending = self._run(argv, (self._root.fd,), take)
+        ending = self._run(argv, (self._root.fd,), take, limits.SEARCH_STALL_SECONDS)
+        if ending.cut == "stalled":
+            return False  # it looks for ignore files by name alone; `beneath` opens regular files only
         if ending.returncode not in (0, 2) and ending.complaint.startswith(b"bwrap:"):
             return False
         _check(ending)
@@ -224,9 +227,13 @@ class Ripgrep:
                     yield entry
         self.unreadable = self.unreadable or walk.unreadable > 0
 
-    def _run(self, argv: Sequence[str], fds: Sequence[int], take: Callable[[bytes], bool]) -> child.Ending:
+    def _run(
+        self, argv: Sequence[str], fds: Sequence[int], take: Callable[[bytes], bool], stall_seconds: float = math.inf
+    ) -> child.Ending:
         try:
-            ending = child.run(argv, fds=fds, take=take, stop=self._stop, deadline=self._deadline)
+            ending = child.run(
+                argv, fds=fds, take=take, stop=self._stop, deadline=self._deadline, stall_seconds=stall_seconds
+            )
         except OSError as error:
             raise Refusal("FILE_OPERATION_FAILED", f"ripgrep could not be started: {error.strerror}.") from error
         if ending.cut == "time":

@@ -282,6 +282,19 @@ async def test_the_matches_of_one_file_with_too_many_are_shown_as_far_as_they_ca
     assert (result.truncated, result.reason) == (True, "limit")
 
 
+@pytest.mark.parametrize("name", [".gitignore", ".ignore", ".rgignore"])
+async def test_a_fifo_in_place_of_ignore_rules_holds_up_nobody(
+    search: Search, workspace: Workspace, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SEARCH_STALL_SECONDS", 0.2)
+    put(workspace, {"trap/here": "needle"})
+    os.mkfifo(Path(workspace.root, "trap", name))
+    result = await grep(search, workspace)
+    assert ([match.path for match in result.matches], result.truncated) == ([*VISIBLE, "trap/here"], False)
+    found = await search.find(workspace, glob="trap/*", query=None, include_ignored=False, limit=10)
+    assert (found.paths, found.truncated) == (("trap/here",), False)
+
+
 async def test_what_may_not_be_read_is_left_out_and_said(search: Search, workspace: Workspace) -> None:
     put(workspace, {"locked": "needle", "shut/x": "needle"})
     os.chmod(os.path.join(workspace.root, "locked"), 0)
