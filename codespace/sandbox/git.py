@@ -6,6 +6,7 @@ itself, runs programs the next time a person types `git status`. Nothing here ru
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -34,7 +35,9 @@ _OF_WORKTREE: Final = ("commondir", "gitdir")
 _GUARDS_OF_WORKTREE: Final[Mapping[str, bytes | None]] = {"config.worktree": b"", "modules": b""}
 # A directory would be taken for submodules, and `git worktree remove` would refuse.
 _GITLINK: Final = b"\x00\x00\xe0\x00"
-_ENTRY_BYTES: Final = 62
+_STATUS_BYTES: Final = 40
+_SHA1, _SHA256 = 20, 32
+_SPLIT: Final = b"link"
 _SMALL_BYTES: Final = 4096
 
 
@@ -132,7 +135,7 @@ def gitlinks(root: Root, inventory: Inventory) -> Iterator[tuple[str, bool]]:
             continue
         above = found.path.rpartition("/")[0]
         prefix = above + "/" if above else ""
-        for path in _indexed(root, found.path + "/index"):
+        for path in _indexed(root, found.path):
             try:
                 status = root.look(prefix + path)
             except Refusal:
@@ -143,21 +146,45 @@ def gitlinks(root: Root, inventory: Inventory) -> Iterator[tuple[str, bool]]:
                 yield prefix + path, True
 
 
-def _indexed(root: Root, path: str) -> list[str]:
-    try:
-        data, _ = root.read(path, limits.SANDBOX_INDEX_BYTES)
-    except Refusal:
-        return []
-    if _GITLINK not in data:
+def _indexed(root: Root, directory: str) -> list[str]:
+    index = _bytes(root, f"{directory}/index", limits.SANDBOX_INDEX_BYTES)
+    if _GITLINK not in index and _SPLIT not in index:
         return []  # nearly always: the bytes of the mode are nowhere, so nothing needs to be parsed
+    size = _SHA256 if b"sha256" in _bytes(root, f"{directory}/config", limits.SANDBOX_INDEX_BYTES).lower() else _SHA1
+    # What is not in the index itself is in the one that it was split from.
+    shared = (
+        _bytes(root, f"{directory}/sharedindex.{name}", limits.SANDBOX_INDEX_BYTES) for name in _bases(index, size)
+    )
+    found: list[str] = []
+    for data in (index, *shared):
+        with contextlib.suppress(ValueError, IndexError):
+            found += _submodules(data, size)
+    return found
+
+
+def _bases(index: bytes, size: int) -> Iterator[str]:
+    """Yield what may be the name of the index that this one was split from; a file's name can have the same letters."""
+    at = index.find(_SPLIT)
+    while at >= 0:
+        start = at + len(_SPLIT) + 4
+        if size <= int.from_bytes(index[at + len(_SPLIT) : start], "big") <= len(index) - start:
+            yield index[start : start + size].hex()
+        at = index.find(_SPLIT, at + 1)
+
+
+def _bytes(root: Root, path: str, most: int) -> bytes:
     try:
-        return _submodules(data)
-    except (ValueError, IndexError):
-        return []
+        return root.read(path, most)[0]
+    except Refusal:
+        return b""
 
 
-def _submodules(data: bytes) -> list[str]:
-    """Return the paths of mode 160000. Source: gitformat-index(5), versions 2 to 4, SHA-1."""
+def _submodules(data: bytes, size: int) -> list[str]:
+    """Return the paths of mode 160000. Source: gitformat-index(5), versions 2 to 4.
+
+    Args:
+        size: Of an object's name.
+    """
     version, count = int.from_bytes(data[4:8], "big"), int.from_bytes(data[8:12], "big")
     if data[:4] != b"DIRC" or version not in (2, 3, 4):
         return []
@@ -165,7 +192,8 @@ def _submodules(data: bytes) -> list[str]:
     position, name = 12, b""
     for _ in range(count):
         mode = data[position + 24 : position + 28]
-        start = position + _ENTRY_BYTES + (2 if data[position + 60] & 0x40 else 0)
+        start = position + _STATUS_BYTES + size
+        start += 4 if data[start] & 0x40 else 2
         if version == 4:
             stripped, start = _varint(data, start)
             end = data.index(b"\0", start)

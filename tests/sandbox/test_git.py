@@ -279,6 +279,23 @@ def test_submodules_are_found_in_every_version_of_the_index(repository: Cage) ->
         assert repository.sh("echo x >secondx").code == 0
 
 
+@pytest.mark.parametrize("kind", ["sha256", "split", "sha256 split"])
+def test_submodules_are_found_in_every_kind_of_index(cage: Cage, kind: str) -> None:
+    cage.put("file")
+    cage.put("s/ubx")
+    cage.put("link/link")
+    cage.folder("s/ub")
+    head = "1" * (64 if "sha256" in kind else 40)
+    made = ["init", "-q", f"--object-format={'sha256' if 'sha256' in kind else 'sha1'}"]
+    added = ["update-index", "--add", "--cacheinfo", f"160000,{head},s/ub"]
+    split = [["update-index", "--split-index"], ["add", "s/ubx", "link"]] if "split" in kind else []
+    for words in (made, ["add", "file"], added, *split):
+        done = cage.plainly(["git", *IDENTITY, *words])
+        assert done.code == 0, done
+    assert cage.sh("echo x >s/ub/planted").code != 0
+    assert cage.sh("echo x >s/ubx").code == 0
+
+
 def test_what_a_run_plants_is_named_the_loudest_first(cage: Cage) -> None:
     planting = "git init -q sub/deep; git init -q .; echo {} >.mcp.json; mkdir .claude; echo x >fine; mkdir -p .vscode"
     result = cage.run(["/bin/sh", "-c", planting], protected=PROTECTED)
