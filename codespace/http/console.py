@@ -1,7 +1,7 @@
 """The console at /console: sign-in, what is held and its decision, grants, and the news that keep pages alive.
 
-It is served for the operator's browser only: at its own name, behind a session that `codespace console`
-opens. It decides nothing itself; `gateway.operator` does, by the fingerprint that was shown.
+It is served for the operator's browser only: at its own name, behind a session that `codespace console` or
+the operator's token opens. It decides nothing itself; `gateway.operator` does, by the fingerprint that was shown.
 """
 
 from __future__ import annotations
@@ -82,13 +82,14 @@ def _sign_in(desk: Desk) -> None:
 async def _admit(desk: Desk) -> Response:
     form = await fields()
     token = desk.console.operator_token
+    message = "The link was used already, is too old, or is not of this daemon."
     if "token" in form and token is not None:
+        message = "That is not the operator's token."
         good = hmac.compare_digest(form["token"].encode(), token.encode())
     else:
         ticket = form.get("ticket", "")
         good = await trio.to_thread.run_sync(desk.console.tickets.take, ticket, limiter=_files)
     if not good:
-        message = "The link was used already, is too old, or is not of this daemon."
         return await desk.page("sign_in", status=403, ticket=None, message=message, by_token=token is not None)
     answer = go(path_of("holds"))
     answer.set_cookie(

@@ -84,7 +84,11 @@ VARIABLES: Final[Mapping[str, tuple[str, Key]]] = {
     ),
     "CODESPACE_OPERATOR_TOKEN": (
         "operator_token",
-        Key(_TOKEN, "none", "The operator's token: opens `/inbox` at the HTTP door, and shows the tools for works."),
+        Key(
+            _TOKEN,
+            "none",
+            "The operator's token: opens `/inbox` of the HTTP door, signs in to the console, shows the tools for works.",
+        ),
     ),
     "CODESPACE_ALLOWED_HOSTS": (
         "allowed_hosts",

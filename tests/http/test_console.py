@@ -45,6 +45,15 @@ async def signed_in(bench: Bench) -> AsyncIterator[httpx2.AsyncClient]:
         stop.set()
 
 
+async def test_another_token_than_the_operators_opens_no_session_and_is_told_as_one() -> None:
+    async with open_bench() as bench, signed_in(bench) as http:
+        del http.headers["cookie"]
+        own = f"http://{http.headers['host']}"
+        answer = await http.post("/sign-in", data={"token": "another"}, headers={"origin": own})
+        assert (answer.status_code, "set-cookie" in answer.headers) == (403, False)
+        assert "not the operator" in answer.text
+
+
 async def test_a_database_that_cannot_be_read_is_told_on_every_page_and_none_fails() -> None:
     async with open_bench(approvals="operator") as bench, signed_in(bench) as http:
         assert (await http.get("/holds")).status_code == 200
