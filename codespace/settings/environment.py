@@ -87,7 +87,7 @@ VARIABLES: Final[Mapping[str, tuple[str, Key]]] = {
         Key(
             _TOKEN,
             "none",
-            "The operator's token: opens `/inbox` of the HTTP door, signs in to the console, shows the tools for works.",
+            "The operator's token: opens `/inbox`, signs in to the console, and shows the tools for works.",
         ),
     ),
     "CODESPACE_ALLOWED_HOSTS": (
