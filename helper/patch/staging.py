@@ -49,6 +49,7 @@ def stage(
             journal.write_manifest(manifest, planned.before, planned.diff, planned.whole_diff())
             probe_renames(root, manifest, renaming)
             _write_staged(root, manifest, planned.after, identities, begun)
+            journal.mark("staged")
     except BaseException:
         try:
             if _clear(root, manifest, journal, begun, identities) and not journal.rescued():
@@ -56,7 +57,6 @@ def stage(
         finally:
             journal.close()  # where it is kept: for those bytes, or for `finish` to sweep once more
         raise
-    journal.mark("staged")
     return journal, manifest, identities
 
 

@@ -119,6 +119,13 @@ async def no_inodes(place: Place) -> dict[str, Any]:
     return await place.apply(SMALL)
 
 
+async def no_inodes_of_the_state(place: Place) -> dict[str, Any]:
+    """The journal of the patch and its manifest take the last ones, so that it cannot be marked as staged."""
+    place.mount(place.state, "tmpfs", "size=8m,nr_inodes=4")
+    (place.root / "a").write_text("one\n")
+    return await place.apply(SMALL)
+
+
 async def read_only(place: Place) -> dict[str, Any]:
     place.mount(place.root, "tmpfs", "size=8m")
     (place.root / "a").write_text("one\n")
@@ -250,6 +257,7 @@ SCENES: dict[str, Callable[[Place], Awaitable[dict[str, Any]]]] = {
     "full": full,
     "full state": full_state,
     "no inodes": no_inodes,
+    "no inodes of the state": no_inodes_of_the_state,
     "read-only": read_only,
     "turns read-only": turns_read_only,
     "overlay": overlay,

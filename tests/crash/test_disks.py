@@ -73,6 +73,14 @@ def test_a_disk_without_inodes_refuses_a_patch_before_anything_is_written(tmp_pa
     assert found["tree"] == {"a": "one\n"}
 
 
+def test_a_state_directory_whose_inodes_end_with_the_manifest_keeps_nothing_staged(tmp_path: Path) -> None:
+    found = told("no inodes of the state", tmp_path)
+    assert found["status"] == "rejected"
+    assert "No space left" in found["message"]
+    assert found["tree"] == {"a": "one\n"}
+    assert found["journals"] == []
+
+
 def test_a_read_only_disk_refuses_a_patch_before_anything_is_written(tmp_path: Path) -> None:
     found = told("read-only", tmp_path)
     assert found["status"] == "rejected"
