@@ -224,7 +224,11 @@ def _listed(db: Database, limit: int) -> list[Grant]:
 def _one(db: Database, grant_id: str) -> Grant:
     for row in db.table("grants").rows_where("id = ?", [grant_id]):
         return _grant(row)
-    raise Refusal("APPROVAL_NOT_FOUND", "No grant of this id exists; nothing was changed.")
+    raise Refusal(
+        "APPROVAL_NOT_FOUND",
+        "No grant of this id exists; nothing was changed.",
+        next_step="Look at the list of grants.",
+    )
 
 
 def _grant(row: Mapping[str, Any]) -> Grant:

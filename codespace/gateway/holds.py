@@ -193,7 +193,7 @@ class Holds:
             raise Refusal(
                 "APPROVAL_CONFLICT",
                 f"The hold is {hold.state} already; the decision changes nothing.",
-                next_step="Look at approval_status.",
+                next_step="Look at the hold again (approval_status, `codespace approvals show`).",
                 approval_id=approval_id,
             )
         changes: dict[str, Any] = {"decided_at": self._wall_clock(), "decided_by": authority}
@@ -359,7 +359,7 @@ class Holds:
             raise Refusal(
                 "APPROVAL_CONFLICT",
                 f"The hold is {stale.actual} by now; the decision changes nothing.",
-                next_step="Look at approval_status.",
+                next_step="Look at the hold again (approval_status, `codespace approvals show`).",
                 approval_id=motion.subject,
             ) from None
         self._tell_change()

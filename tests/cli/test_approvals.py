@@ -199,6 +199,7 @@ async def test_an_unknown_id_is_said_to_be_unknown(words: tuple[str, ...]) -> No
         said = await codespace(bench, *words)
         assert said.code == 2
         assert said.err.startswith("codespace: APPROVAL_NOT_FOUND")
+        assert ("list of grants" in said.err) is (words[0] == "grants")
 
 
 async def test_commands_are_listed_while_they_run_and_on_request_after_it() -> None:
