@@ -36,7 +36,8 @@ _GUARDS_OF_WORKTREE: Final[Mapping[str, bytes | None]] = {"config.worktree": b""
 # A directory would be taken for submodules, and `git worktree remove` would refuse.
 _GITLINK: Final = b"\x00\x00\xe0\x00"
 _STATUS_BYTES: Final = 40
-_SHA1, _SHA256 = 20, 32
+_NAME_BYTES: Final = (20, 32)  # SHA-1, SHA-256
+_LONG: Final = 0xFFF  # the length of a name as long as this or longer
 _SPLIT: Final = b"link"
 _SMALL_BYTES: Final = 4096
 
@@ -131,11 +132,11 @@ def gitlinks(root: Root, inventory: Inventory) -> Iterator[tuple[str, bool]]:
     A repository put there is entered by the host's next `git status`.
     """
     for found in inventory.git:
-        if found.kind != "directory":
+        if found.kind == "bare":
             continue
         above = found.path.rpartition("/")[0]
         prefix = above + "/" if above else ""
-        for path in _indexed(root, found.path):
+        for path in _expected(root, found):
             try:
                 status = root.look(prefix + path)
             except Refusal:
@@ -146,29 +147,43 @@ def gitlinks(root: Root, inventory: Inventory) -> Iterator[tuple[str, bool]]:
                 yield prefix + path, True
 
 
+def _expected(root: Root, found: GitDirectory) -> list[str]:
+    """Return what the index of a repository says, wherever it is: a submodule's and a worktree's lie elsewhere.
+
+    Outside of the root only that of the root itself is looked for: which place on this machine is opened is not a
+    command's to say.
+    """
+    if found.kind == "directory":
+        return _indexed(root, found.path)
+    named = os.fsdecode(_bytes(root, found.path, _SMALL_BYTES)).partition("\n")[0].removeprefix("gitdir: ")
+    directory = os.path.normpath(os.path.join(root.path, os.path.dirname(found.path), named))
+    if directory.startswith(root.path.rstrip("/") + "/"):
+        return _indexed(root, directory[len(root.path.rstrip("/")) + 1 :])
+    if found.path != ".git":
+        return []
+    try:
+        with Root.open(directory) as elsewhere:
+            return _indexed(elsewhere, ".")
+    except (Refusal, ValueError):
+        return []
+
+
 def _indexed(root: Root, directory: str) -> list[str]:
     index = _bytes(root, f"{directory}/index", limits.SANDBOX_INDEX_BYTES)
     if _GITLINK not in index and _SPLIT not in index:
         return []  # nearly always: the bytes of the mode are nowhere, so nothing needs to be parsed
-    size = _SHA256 if b"sha256" in _bytes(root, f"{directory}/config", limits.SANDBOX_INDEX_BYTES).lower() else _SHA1
     # What is not in the index itself is in the one that it was split from.
-    shared = (
-        _bytes(root, f"{directory}/sharedindex.{name}", limits.SANDBOX_INDEX_BYTES) for name in _bases(index, size)
-    )
-    found: list[str] = []
-    for data in (index, *shared):
-        with contextlib.suppress(ValueError, IndexError):
-            found += _submodules(data, size)
-    return found
+    shared = (_bytes(root, f"{directory}/sharedindex.{name}", limits.SANDBOX_INDEX_BYTES) for name in _bases(index))
+    return [path for data in (index, *shared) for path in _submodules(data)]
 
 
-def _bases(index: bytes, size: int) -> Iterator[str]:
+def _bases(index: bytes) -> Iterator[str]:
     """Yield what may be the name of the index that this one was split from; a file's name can have the same letters."""
     at = index.find(_SPLIT)
     while at >= 0:
         start = at + len(_SPLIT) + 4
-        if size <= int.from_bytes(index[at + len(_SPLIT) : start], "big") <= len(index) - start:
-            yield index[start : start + size].hex()
+        if _NAME_BYTES[0] <= int.from_bytes(index[at + len(_SPLIT) : start], "big") <= len(index) - start:
+            yield from (index[start : start + size].hex() for size in _NAME_BYTES)
         at = index.find(_SPLIT, at + 1)
 
 
@@ -179,11 +194,18 @@ def _bytes(root: Root, path: str, most: int) -> bytes:
         return b""
 
 
-def _submodules(data: bytes, size: int) -> list[str]:
-    """Return the paths of mode 160000. Source: gitformat-index(5), versions 2 to 4.
+def _submodules(data: bytes) -> list[str]:
+    """Return the paths of mode 160000, in an index with object names of whichever size."""
+    for size in _NAME_BYTES:
+        with contextlib.suppress(ValueError, IndexError):
+            return _parsed(data, size)
+    return []
 
-    Args:
-        size: Of an object's name.
+
+def _parsed(data: bytes, size: int) -> list[str]:
+    """Return what `_submodules` does. Raises: ValueError, IndexError where object names are not of this size.
+
+    Source: gitformat-index(5), versions 2 to 4.
     """
     version, count = int.from_bytes(data[4:8], "big"), int.from_bytes(data[8:12], "big")
     if data[:4] != b"DIRC" or version not in (2, 3, 4):
@@ -193,6 +215,7 @@ def _submodules(data: bytes, size: int) -> list[str]:
     for _ in range(count):
         mode = data[position + 24 : position + 28]
         start = position + _STATUS_BYTES + size
+        length = int.from_bytes(data[start : start + 2], "big") & _LONG
         start += 4 if data[start] & 0x40 else 2
         if version == 4:
             stripped, start = _varint(data, start)
@@ -203,6 +226,8 @@ def _submodules(data: bytes, size: int) -> list[str]:
             end = data.index(b"\0", start)
             name = data[start:end]
             position += (end - position + 8) // 8 * 8
+        if length != min(len(name), _LONG):
+            raise ValueError("the length of a name is not what it is said to be")
         if mode == _GITLINK:
             found.append(os.fsdecode(name))
     return found

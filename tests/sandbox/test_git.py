@@ -296,6 +296,29 @@ def test_submodules_are_found_in_every_kind_of_index(cage: Cage, kind: str) -> N
     assert cage.sh("echo x >s/ubx").code == 0
 
 
+def test_submodules_of_submodules_and_of_worktrees_are_found_too(repository: Cage) -> None:
+    head = repository.plainly(["git", "rev-parse", "HEAD"]).out.strip()
+    source, tree = repository.base / "home" / "source", repository.base / "tree"
+    adding = ["-c", "protocol.file.allow=always", "submodule", "add", "-q", str(source), "sub"]
+    linked = f"160000,{head},nested"
+    for words in (
+        ["init", "-q", str(source)],
+        ["-C", str(source), "update-index", "--add", "--cacheinfo", linked],
+        ["-C", str(source), "commit", "-qm", "x"],
+        adding,
+        ["update-index", "--add", "--cacheinfo", linked],
+        ["commit", "-qm", "x"],
+        ["worktree", "add", "-q", str(tree)],
+    ):
+        assert repository.plainly(["git", *IDENTITY, *words]).code == 0, words
+    assert (repository.root / "sub" / ".git").is_file()
+    for place in (repository.root / "sub", tree):
+        assert (place / "nested").is_dir()
+    assert repository.sh("git init -q sub/nested").code != 0
+    assert repository.having(root=str(tree)).sh("git init -q nested").code != 0
+    assert repository.having(git="unprotected").sh("git init -q sub/nested").code == 0  # the control
+
+
 def test_what_a_run_plants_is_named_the_loudest_first(cage: Cage) -> None:
     planting = "git init -q sub/deep; git init -q .; echo {} >.mcp.json; mkdir .claude; echo x >fine; mkdir -p .vscode"
     result = cage.run(["/bin/sh", "-c", planting], protected=PROTECTED)
