@@ -29,7 +29,8 @@ class Key:
     meaning: str
 
 
-_HOST: Final = r"(\*|(\*\.)?[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*)"
+_LABEL: Final = r"[^\W_]([^\W_]|-)*(?<!-)"
+_HOST: Final = rf"(\*|(\*\.)?{_LABEL}(\.{_LABEL})*\.?)"
 _HOST_NAME: Final = kinds.text("host name", _HOST, "a host name, `*.` and a name, or `*`")
 _ADDRESS_TEXT: Final = kinds.text("address", r"[0-9A-Fa-f.:]{2,45}", "an IPv4 or IPv6 address")
 _PORT: Final = kinds.whole("port", 1, 65_535)
@@ -38,13 +39,26 @@ _GLOB: Final = kinds.text(
 )
 
 
+def _host(key: str, value: object) -> str:
+    """Return a host name as it travels: lower case, no dot at the end, other letters as IDNA (`xn--`)."""
+    text: str = _HOST_NAME.check(key, value).lower().removesuffix(".")
+    if text.isascii():
+        return text
+    import idna  # 20 ms, for the few lists that need it
+
+    try:
+        wild, name = ("*.", text[2:]) if text.startswith("*.") else ("", text)
+        return wild + idna.encode(name, uts46=True).decode("ascii")
+    except idna.IDNAError:
+        raise SettingsError(key, f"`{shown(text)}` is no internationalised name.", "Write it as `xn--...`.") from None
+
+
 def _domain(key: str, value: object) -> Domain:
     if isinstance(value, str):
         host, colon, port = value.partition(":")
         if colon and not re.fullmatch(r"[0-9]{1,5}", port):
             raise SettingsError(key, f"`{shown(value)}` has no port after the colon.", "Write `name` or `name:443`.")
-        _HOST_NAME.check(key, host)
-        return Domain(host.lower(), _PORT.check(key, int(port)) if colon else None)
+        return Domain(_host(key, host), _PORT.check(key, int(port)) if colon else None)
     entry = kinds.table(key, value)
     for name in entry:
         if name not in ("host", "port", "address"):
@@ -52,7 +66,7 @@ def _domain(key: str, value: object) -> Domain:
     if "host" not in entry:
         raise SettingsError(f"{key}.host", "It is missing.", "Name the host that is allowed.")
     return Domain(
-        _HOST_NAME.check(f"{key}.host", entry["host"]).lower(),
+        _host(f"{key}.host", entry["host"]),
         _PORT.check(f"{key}.port", entry["port"]) if "port" in entry else None,
         _address(f"{key}.address", entry["address"]) if "address" in entry else None,
     )

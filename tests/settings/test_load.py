@@ -70,6 +70,17 @@ def test_every_key_of_a_toml_file_arrives(home: Home) -> None:
     assert (app.hidden_paths, app.protected_paths) == (("**/.env",), ())
 
 
+def test_names_of_hosts_are_kept_as_they_travel(home: Home) -> None:
+    wanted = ["PyPI.org.", "Bücher.Example", "*.bücher.example:8443", {"host": "Ü.test.", "address": "::1"}]
+    keys = {"profile": "workspace-write", "network": "enabled", "allowed_domains": wanted}
+    assert home.load(home.workspace(**keys)).workspaces["app"].allowed_domains == (
+        Domain("pypi.org"),
+        Domain("xn--bcher-kva.example"),
+        Domain("*.xn--bcher-kva.example", 8443),
+        Domain("xn--tda.test", address="::1"),
+    )
+
+
 def test_the_defaults_are_those_of_the_contract(home: Home) -> None:
     app = home.load(home.workspace()).workspaces["app"]
     assert (app.profile, app.network, app.approvals, app.occupancy) == ("read-only", "restricted", "off", "exclusive")

@@ -58,6 +58,11 @@ from .home import Home
         ({"environment": "bx"}, "workspaces.app.environment", "host"),
         ({"allowed_domains": ["a"]}, "workspaces.app.allowed_domains", "restricted"),
         ({"network": "enabled", "allowed_domains": ["a b"]}, "workspaces.app.allowed_domains[0]", "host name"),
+        *(
+            ({"network": "enabled", "allowed_domains": [name]}, "workspaces.app.allowed_domains[0]", "acceptable")
+            for name in ("a_b", "-a", "a-", "a..b", ".a", "a.-b", "*.", "ü-", "a\u200db")
+        ),
+        ({"network": "enabled", "allowed_domains": ["ab--ü"]}, "workspaces.app.allowed_domains[0]", "xn--"),
         ({"network": "enabled", "allowed_domains": ["a:x"]}, "workspaces.app.allowed_domains[0]", "port"),
         (
             {"network": "enabled", "allowed_domains": ["a:" + "1" * 5000]},
