@@ -61,13 +61,13 @@ READ_SECONDS: Final = 20.0
 LEASE_SECONDS: Final = 1.0
 # How long a program may take to let go of a file that it has a lease on (Samba, NFS servers); it takes milliseconds.
 READS_AT_ONCE: Final = 8
-# Threads that read or hash; more only fight for the disk.
+# Threads that read or hash in one root; more only fight for the disk.
 SEARCH_SECONDS: Final = 8.0
 # After it a find or search gives what it has; well before clients cut a call.
 SEARCH_LAST_SECONDS: Final = 1.0
 # Of those, kept for searching what a slow walk had come to.
 SEARCHES_AT_ONCE: Final = 4
-# Each is a process with a thread for every core.
+# In one root. Each is a process with a thread for every core.
 SEARCH_STALL_SECONDS: Final = 1.0
 # A ripgrep whose threads have all slept for so long has opened what never answers (a FIFO called .gitignore).
 SEARCH_OUTPUT_BYTES: Final = 16 * 1_048_576

@@ -15,6 +15,7 @@ from codespace.contract import ABSENT, Encoding, ReadResult, Workspace
 from codespace.errors import Refusal
 from codespace.runner.lines import Scan
 from codespace.runner.roots import Roots
+from codespace.runner.turns import Turns
 
 T = TypeVar("T")
 
@@ -31,7 +32,7 @@ class Files:
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
-        self._limiter = trio.CapacityLimiter(limits.READS_AT_ONCE)
+        self._turns = Turns(limits.READS_AT_ONCE)
 
     async def read(
         self,
@@ -63,7 +64,7 @@ class Files:
             ranged = start_line is not None or line_count is not None
             return _result(clean(path), scan, encoding, start_line or 1, _media_type(head), ranged=ranged)
 
-        return await self._in_thread(work, path)
+        return await self._in_thread(workspace, work, path)
 
     async def versions(self, workspace: Workspace, paths: Sequence[str]) -> Mapping[str, str]:
         """Return the version of each path now, `absent` where no regular file is.
@@ -75,12 +76,13 @@ class Files:
             root = self._roots.of(workspace)
             return {path: _version(root, path, workspace.limits.file_bytes) for path in paths}
 
-        return await self._in_thread(work, "the paths")
+        return await self._in_thread(workspace, work, "the paths")
 
-    async def _in_thread(self, work: Callable[[], T], subject: str) -> T:
+    async def _in_thread(self, workspace: Workspace, work: Callable[[], T], subject: str) -> T:
+        turn = self._turns.of(workspace)
         try:
             with trio.fail_after(limits.READ_SECONDS):
-                return await trio.to_thread.run_sync(work, limiter=self._limiter, abandon_on_cancel=True)
+                return await trio.to_thread.run_sync(work, limiter=turn, abandon_on_cancel=True)
         except trio.TooSlowError:
             raise Refusal(
                 "TIMEOUT", f"Reading {subject} took over {limits.READ_SECONDS:g} s. Nothing changed."

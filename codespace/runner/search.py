@@ -17,6 +17,7 @@ from codespace.runner.globs import Glob, check
 from codespace.runner.ripgrep import Question, Ripgrep, shown
 from codespace.runner.roots import Roots
 from codespace.runner.stopping import Stop, run_stoppable
+from codespace.runner.turns import Turns
 
 T = TypeVar("T")
 
@@ -41,14 +42,15 @@ class Search:
     ) -> None:
         self._roots = roots
         self._prober = Prober(rg_path, bwrap_path, allow_bubblewrap=allow_bubblewrap)
-        self._limiter = trio.CapacityLimiter(limits.SEARCHES_AT_ONCE)
+        self._turns = Turns(limits.SEARCHES_AT_ONCE)
+        self._probing = trio.CapacityLimiter(1)
 
     async def confinement(self) -> Confinement:
         """Return what find and search are confined by, for workspace_info.
 
         Raises: Refusal FILE_OPERATION_FAILED where there is no ripgrep, TIMEOUT.
         """
-        return await self._bounded(lambda _: self._prober.confinement())
+        return await self._bounded(lambda _: self._prober.confinement(), self._probing)
 
     async def find(
         self, workspace: Workspace, *, glob: str | None, query: str | None, include_ignored: bool, limit: int
@@ -79,7 +81,7 @@ class Search:
             reason = call.cut or ("limit" if total > limit else "unreadable" if call.unreadable else None)
             return FindResult(paths, reason is not None, total, reason)
 
-        return await self._bounded(work)
+        return await self._bounded(work, self._turns.of(workspace))
 
     async def search(
         self,
@@ -118,17 +120,17 @@ class Search:
                 reason = "limit"
             return SearchResult(tuple(found[:limit]), reason is not None, matches.files_searched, reason)
 
-        return await self._bounded(work)
+        return await self._bounded(work, self._turns.of(workspace))
 
     def _call(self, workspace: Workspace, stop: Stop) -> Ripgrep:
         root = self._roots.of(workspace)
         confinement = self._prober.confinement()
         return Ripgrep(root, workspace, confinement, stop, time.monotonic() + limits.SEARCH_SECONDS)
 
-    async def _bounded(self, work: Callable[[Stop], T]) -> T:
+    async def _bounded(self, work: Callable[[Stop], T], turn: trio.CapacityLimiter) -> T:
         try:
             with trio.fail_after(_WHOLE_CALL_SECONDS):
-                return await run_stoppable(work, self._limiter)
+                return await run_stoppable(work, turn)
         except trio.TooSlowError:
             raise Refusal(
                 "TIMEOUT", f"The search had no turn or no answer in {_WHOLE_CALL_SECONDS:g} s. Nothing changed."

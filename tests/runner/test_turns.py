@@ -1,0 +1,103 @@
+"""A filesystem that hangs: threads that it holds never end, and hold up nobody in another root."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from codespace import limits
+from codespace.beneath import Root
+from codespace.contract import Workspace
+from codespace.errors import Refusal
+from codespace.runner.files import Files
+from codespace.runner.roots import Roots
+from codespace.runner.search import Search
+
+
+class Hanging(Roots):
+    """Roots of which one is on a filesystem that does not answer before the test lets it."""
+
+    def __init__(self, hung: Workspace) -> None:
+        super().__init__()
+        self._hung = hung
+        self.let_go = threading.Event()
+        self.held = 0
+
+    def of(self, workspace: Workspace) -> Root:
+        if workspace.id == self._hung.id:
+            self.held += 1
+            assert self.let_go.wait(60)
+            self.held -= 1
+            raise Refusal("FILE_NOT_FOUND", "It is gone.")
+        return super().of(workspace)
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> dict[str, Workspace]:
+    for name in ("hung", "well"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").write_text("a\n")
+    return {name: Workspace(id=name, root=str(tmp_path / name)) for name in ("hung", "well")}
+
+
+@pytest.fixture
+def roots(places: dict[str, Workspace]) -> Iterator[Hanging]:
+    opened = Hanging(places["hung"])
+    yield opened
+    opened.close()
+
+
+async def read(files: Files, workspace: Workspace) -> None:
+    asked = await files.read(
+        workspace, "a.txt", start_line=None, line_count=None, encoding="text", limit_bytes=limits.READ_BYTES
+    )
+    assert asked.content == "a\n"
+
+
+async def find(search: Search, workspace: Workspace) -> None:
+    found = await search.find(workspace, glob=None, query=None, include_ignored=False, limit=10)
+    assert found.paths == ("a.txt",)
+
+
+async def check_that_hung_calls_hold_up_no_other_root(
+    roots: Hanging, most: int, hung: Callable[[], Awaitable[None]], well: Callable[[], Awaitable[None]]
+) -> None:
+    async with trio.open_nursery() as nursery:
+        for _ in range(most + 1):
+            nursery.start_soon(hung)
+        with trio.fail_after(30):
+            while roots.held < most:
+                await trio.lowlevel.checkpoint()
+            await well()
+        assert roots.held == most  # the one more still waits for its turn
+        nursery.cancel_scope.cancel()
+    roots.let_go.set()
+    with trio.fail_after(30):
+        while roots.held:
+            await trio.lowlevel.checkpoint()
+
+
+async def test_reads_of_a_hung_root_hold_up_no_read_of_another(roots: Hanging, places: dict[str, Workspace]) -> None:
+    files = Files(roots)
+    await check_that_hung_calls_hold_up_no_other_root(
+        roots, limits.READS_AT_ONCE, lambda: read(files, places["hung"]), lambda: read(files, places["well"])
+    )
+
+
+async def test_finds_in_a_hung_root_hold_up_no_find_in_another_nor_what_is_said_of_them(
+    roots: Hanging, places: dict[str, Workspace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "REAP_SECONDS", 0.1)
+    search = Search(roots)
+
+    async def well() -> None:
+        await find(search, places["well"])
+        assert (await search.confinement()).kind
+
+    await check_that_hung_calls_hold_up_no_other_root(
+        roots, limits.SEARCHES_AT_ONCE, lambda: find(search, places["hung"]), well
+    )
