@@ -74,7 +74,9 @@ def _init(parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--stdio", action="store_true", help="speak MCP on stdin and stdout (the default)")
+    parser.add_argument(
+        "--stdio", action="store_true", help="speak MCP on stdin and stdout (the default without --http and --console)"
+    )
     parser.add_argument("--http", action="store_true", help="speak MCP over HTTP at /mcp")
     parser.add_argument(
         "--console",

@@ -154,9 +154,9 @@ WORKSPACE: Final[Mapping[str, Key]] = {
     "approvals": Key(
         kinds.choice("off", "confirm", "operator"),
         "off",
-        "`confirm` holds patches and commands until the caller grants them: a pause, not a boundary. `operator` holds "
-        "them until you do, in the console or on the command line; one such workspace makes the sandbox required and "
-        "a database file binding for all.",
+        "`confirm` holds patches, undos and commands until the caller grants them: a pause, not a boundary. `operator` "
+        "holds them, and later input, until you do, in the console, on the command line or at `/inbox`; one such "
+        "workspace makes the sandbox required and a database file binding for all.",
     ),
     "environment": Key(
         kinds.text("id of an environment", r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "the id of an environment"),
@@ -244,7 +244,9 @@ TOP: Final[Mapping[str, Key]] = {
     "snapshot_age_seconds": Key(
         kinds.seconds(), f"{limits.SNAPSHOT_AGE_SECONDS:.0f}", "How long what undo needs is kept."
     ),
-    "spool_bytes": Key(kinds.whole("bytes", 0), str(limits.SPOOL_BYTES), "Most output of all commands on disk."),
+    "spool_bytes": Key(
+        kinds.whole("bytes", 0), str(limits.SPOOL_BYTES), "Most output of all commands of one daemon on disk."
+    ),
     "process_spool_bytes": Key(
         kinds.whole("bytes", 0),
         str(limits.PROCESS_SPOOL_BYTES),
