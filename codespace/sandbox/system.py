@@ -79,9 +79,11 @@ def _secrets(directory: str) -> Iterator[tuple[str, bool]]:
                             left.append(entry.path)
                         elif _can(entry.path, os.R_OK) or _can(entry.path, os.X_OK):
                             yield entry.path, True
-                    elif entry.path in ALWAYS_MASKED or not stat.S_ISREG(mode):
-                        yield entry.path, False
-                    elif not mode & stat.S_IROTH and _can(entry.path, os.R_OK):
+                    elif (
+                        entry.path in ALWAYS_MASKED
+                        or not stat.S_ISREG(mode)
+                        or (not mode & stat.S_IROTH and _can(entry.path, os.R_OK))
+                    ):
                         yield entry.path, False
         except FileNotFoundError:
             continue  # it went while we looked
