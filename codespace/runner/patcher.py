@@ -426,7 +426,7 @@ class Patcher:
 
 def _version(root: Root, path: str) -> str:
     try:
-        return root.version(path, limits.FILE_BYTES)
+        return root.version(path, limits.PATCH_TREE_BYTES)
     except Refusal:
         return "other"  # a link or a directory by now
 

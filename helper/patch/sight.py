@@ -101,7 +101,7 @@ def _read(held: int) -> Sight:
     """Look at what is held, and give it up."""
     try:
         status = os.fstat(held)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > limits.FILE_BYTES:
+        if not stat.S_ISREG(status.st_mode) or status.st_size > limits.PATCH_TREE_BYTES:
             return Sight(OTHER)
         version = _version(held)
     finally:
@@ -181,7 +181,7 @@ def _throw_away(
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=directory)
             return True
-        data, _ = root.read(path, limits.FILE_BYTES)
+        data, _ = root.read(path, limits.PATCH_TREE_BYTES)
         journal.rescue(number, data)
         saved.add(f"sha256:{hashlib.sha256(data).hexdigest()}")  # and look again: to save it took a while
     return False

@@ -105,6 +105,14 @@ def version(data: bytes) -> str:
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
+async def test_a_file_over_the_default_limit_is_verified_where_the_operator_raised_it(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "FILE_BYTES", 1)
+    (site.root / "a").write_text("one\n")
+    await site.apply("*** Update File: a", "-one", "+ONE")
+
+
 # --- what is kept ---
 
 
