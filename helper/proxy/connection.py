@@ -57,6 +57,7 @@ class _Visit:
         self._target: Target | None = None
         self._rule: Rule | None = None
         self._address: str | None = None
+        self._admitted = False
         self._inside_tls = False
         """A refusal can no longer be said in HTTP."""
 
@@ -69,7 +70,9 @@ class _Visit:
             answer = UNRECOGNIZED_NAME if self._inside_tls else refused.answer()
             await dismiss(self._client, answer, self._bounds)
         except (EOFError, trio.BrokenResourceError):
-            pass  # the client left, or was cut
+            # The client left, or was cut. What was looked up and dialled for it is told all the same.
+            if self._address is not None and not self._admitted:
+                await self._admit()
 
     async def _serve(self) -> None:
         head, rest = await self._head(b"")
@@ -124,6 +127,7 @@ class _Visit:
         """Tell that the request goes on now."""
         assert self._target is not None
         assert self._rule is not None
+        self._admitted = True
         target, rule = self._target, self._rule
         reason = f"{target} is allowed by {rule}."
         await self._rules.tell(Decision(target.host, target.port, True, "listed", reason, str(rule), self._address))

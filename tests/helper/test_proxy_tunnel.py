@@ -183,3 +183,19 @@ async def test_a_server_that_refuses_is_told_before_a_tunnel_is_open() -> None:
         town.names["listed.example"] = [[PUBLIC]]
         assert (await town.ask(connect("listed.example:443"))).startswith(b"HTTP/1.1 502 CodeSpace: ")
         assert (town.last().code, town.last().allowed) == ("unreachable", True)
+
+
+@pytest.mark.parametrize("first", [b"", b"\x16\x03\x01"])
+async def test_a_tunnel_that_was_opened_and_left_unused_is_told_too(first: bytes) -> None:
+    """Its name was looked up and its server was dialled: both carry what a name says."""
+    async with street("*.listed.example") as town:
+        await town.host("secret.listed.example", port=443)
+        with trio.fail_after(SECONDS):
+            async with await town.enter() as stream:
+                await stream.send_all(connect("secret.listed.example:443"))
+                assert await until(stream, b"\r\n\r\n") == OPEN
+                await stream.send_all(first)
+            await town.decided.wait()
+        assert town.dials == [(PUBLIC, 443)]
+        told = [(told.host, told.code, told.allowed, told.address) for told in town.decisions]
+        assert told == [("secret.listed.example", "listed", True, PUBLIC)]
