@@ -186,7 +186,7 @@ class Starter:
         self, request: SpawnRequest, order: Mapping[str, Any], descriptors: Sequence[int]
     ) -> tuple[Monitor, int]:
         """Have a monitor start a program; a second one only where the first cannot have started it."""
-        for _ in range(2):
+        for is_last in (False, True):
             monitor = Monitor(await self._keeper.monitor())
             try:
                 event = await monitor.start(order, descriptors)
@@ -197,7 +197,8 @@ class Starter:
                 self._keeper.lay_by()
                 return monitor, int(event["pid"])
             monitor.close()
-            if event is not None:
+            # A spare one may have been refused its fork an hour ago: of now that says nothing.
+            if event is not None and (is_last or event["stage"] != "monitor"):
                 raise program.spawn_failure(request.argv[0], str(event["stage"]), int(event["errno"]))
             if monitor.ready:
                 break

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -19,6 +21,7 @@ import trio.testing
 from codespace import limits
 from codespace.runner import environment
 from codespace.testing import processes
+from helper.monitor import Line
 
 from .supervised import DEADLINE_SECONDS, Bench, open_bench, refused
 
@@ -416,6 +419,19 @@ async def test_a_killed_keeper_is_replaced_and_its_monitors_go_on(bench: Bench) 
     assert (await bench.run("echo", "next"))[1] == "next\n"
     await bench.supervisor.write_stdin(running, b"\n", eof=True)
     assert (await bench.supervisor.wait_exit(running)).exit_code == 4
+
+
+async def test_a_spare_monitor_that_could_not_fork_when_it_was_made_costs_no_command(bench: Bench) -> None:
+    await bench.run("true")
+    resident = bench.supervisor._keeper._resident
+    spare = resident.take()
+    assert spare is not None
+    spare.close()
+    resident._spare, monitor = socket.socketpair()
+    resident._spare.setblocking(False)
+    with monitor:
+        Line(monitor).tell(event="failed", stage="monitor", errno=errno.EAGAIN)
+    assert (await bench.run("echo", "next"))[1] == "next\n"
 
 
 @pytest.mark.parametrize("milliseconds", [0, 1, 2, 4, 8, 16])
