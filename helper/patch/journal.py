@@ -9,6 +9,7 @@
     astray          staged files that were not where they were put, as their directory was moved
     installing      the first rename may have happened
     restoring       which slots were found installed when putting back began
+    outcome         how putting back ended
     finishing       the patch is verified, and what was set aside is being thrown away
     finished        nothing is set aside any more
     diff.txt        the whole diff, where the one in the manifest had to be cut
