@@ -16,7 +16,7 @@ def execution(workspace: Workspace, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return `workspace_info.execution` as CONTRACT section 3 spells it.
 
     Args:
-        facts: `Runner.describe` of this workspace, just probed.
+        facts: `Runner.describe` of this workspace, from probes.
     """
     host = workspace.environment_kind == "host"
     writable = host and workspace.profile == "workspace-write"

@@ -115,7 +115,7 @@ class InProcess:
     # --- what is in force ---
 
     async def describe(self, workspace: Workspace) -> Mapping[str, Any]:
-        """Return the facts for the execution contract, just probed."""
+        """Return the facts for the execution contract, from probes; what is lasting is probed once."""
         confinement = await self._search.confinement()
         root = await trio.to_thread.run_sync(self._roots.of, workspace)
         confined = await self._helper_confinement(workspace)
