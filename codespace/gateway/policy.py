@@ -51,11 +51,11 @@ def require_exec(workspace: Workspace, command_sandbox: str) -> None:
         raise Refusal(
             "SANDBOX_UNAVAILABLE",
             f"Workspace {workspace.id} has network `enabled`, which needs the Linux sandbox and its filtering proxy; "
-            f"the sandbox in force is `{command_sandbox}`. Nothing was started.",
+            f"what is known to be in force is `{command_sandbox}`. Nothing was started.",
         )
     if workspace.sandbox == "required" and command_sandbox == "none":
         raise Refusal(
             "SANDBOX_UNAVAILABLE",
-            f'Workspace {workspace.id} demands a sandbox (`sandbox = "required"`) and none is in force. '
+            f'Workspace {workspace.id} demands a sandbox (`sandbox = "required"`) and none is known to be in force. '
             "Nothing was started.",
         )
