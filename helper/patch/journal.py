@@ -90,7 +90,13 @@ class Journal:
             self._descriptor = -1
 
     def purge(self) -> None:
-        """Remove the folder and everything in it."""
+        """Remove the folder and everything in it.
+
+        The manifest first: what is cut off behind it is nothing's journal, and its marks are read no more. Without some
+        of them a patch that was taken back would look like one that was installed.
+        """
+        with contextlib.suppress(OSError):
+            os.unlink("manifest.json", dir_fd=self._descriptor)
         shutil.rmtree(self.path, ignore_errors=True)
         self.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -430,3 +431,24 @@ def test_a_file_that_was_staged_only_in_part_leaves_no_journal_behind(house: Hou
     }
     house.ask("finish")
     assert not (house.journal / OPERATION).exists()
+
+
+@pytest.mark.parametrize("gone", ["restoring", "installing", "staged", "outcome"])
+def test_a_journal_whose_removal_was_cut_off_is_gone_after_the_next_try(
+    house: House, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    house.cut_off(2)
+    assert house.ask("settle")["outcome"] == "failed_rolled_back"
+
+    def die(path: str, **_: Any) -> None:
+        Path(path, gone).unlink(missing_ok=True)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", die)
+        with pytest.raises(KeyboardInterrupt):
+            house.ask("finish")
+    assert os.listdir(house.journal) == [OPERATION]
+    assert house.ask("finish")["kept"] == []
+    assert os.listdir(house.journal) == []
+    assert house.files() == BEFORE
