@@ -35,7 +35,7 @@ CODES: Final[Mapping[str, Code]] = {
         retryable=True,
     ),
     "INVALID_ARGUMENT": Code(
-        "An argument is missing, unknown or of the wrong type; nothing was done.",
+        "An argument is missing, unknown, out of range or of the wrong type; nothing was done.",
         "Correct the named argument and call again.",
     ),
     "INVALID_PATCH": Code(
@@ -129,9 +129,11 @@ CODES: Final[Mapping[str, Code]] = {
     "APPROVAL_CONFLICT": Code(
         "The world is no longer what the hold showed; nothing was done.", "Send the request again for a new hold."
     ),
-    "APPROVAL_EXPIRED": Code("The hold was not granted in time.", "Send the request again for a new hold."),
+    "APPROVAL_EXPIRED": Code(
+        "The hold was not granted, or its grant not used, in time.", "Send the request again for a new hold."
+    ),
     "APPROVAL_AMBIGUOUS": Code(
-        "The daemon ended while the granted command was being started; it is never started twice.",
+        "The daemon ended while the granted request was being started; it is never started twice.",
         "Look at the workspace, then send a new request if it is still needed.",
     ),
     "STORE_UNAVAILABLE": Code(
