@@ -33,6 +33,8 @@ PATCH_WAIT_SECONDS: Final = 2.0
 # How long a patch waits behind another patch before WORKSPACE_BUSY.
 LOCK_RETRY_SECONDS: Final = 0.02
 # Between two looks at a root that another daemon has locked; a patch takes a few milliseconds.
+LOCK_SECONDS: Final = 10.0
+# For opening and locking a root, which takes microseconds: a hung filesystem must not hang the caller, or a start.
 VERB_SECONDS: Final = 180.0
 # Longest any verb of the runner is waited for while a root is held: each ends itself well before, repeats included.
 DECISION_LOOK_SECONDS: Final = 0.2
@@ -285,6 +287,11 @@ SANDBOX_INFO_BYTES: Final = 4_096
 # Most of what bubblewrap says of a sandbox; 150 bytes as a rule.
 SANDBOX_INDEX_BYTES: Final = 64 * 1_048_576
 # Largest git index that is looked through for submodules: half a million files.
+SANDBOX_PATH_BYTES: Final = 4_000
+# Longest name of a mount: what the kernel takes, less the few bytes that bubblewrap puts before it. Commands can make
+# deeper trees; what must be protected there is with the directory above it.
+SANDBOX_GIT_PATH_BYTES: Final = 512
+# Room for what is mounted in a git directory: `worktrees`, a name, and a file in it.
 SANDBOX_ETC_SECONDS: Final = 30.0
 # How long a look at /etc stands before it is looked at again.
 SANDBOX_COMPLAINT_BYTES: Final = 4_096

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -50,6 +51,8 @@ class _Room:
     path: str
     fds: list[int] = field(default_factory=list)
     holder: Occupant | None = None
+    hangs: bool = False
+    """Whether a thread that nobody waits for any more still tries to lock it; it is claimed until that returns."""
     left: trio.Event = field(default_factory=trio.Event)
 
 
@@ -89,18 +92,19 @@ class Occupancy:
 
         Raises: Refusal WORKSPACE_BUSY with what holds the root and since when; at once behind a
             live process. SHUTTING_DOWN from `refuse` on.
-        Cancel: nothing is held.
+        Cancel: nothing is held, or nothing is once a thread that a hung filesystem keeps has returned.
+        Source: limits.PATCH_WAIT_SECONDS, limits.LOCK_SECONDS.
         """
         self._require_open()
         if occupant.kind == "process" and workspace.occupancy == "shared":
             return Lease(None)
         room = self._rooms.setdefault(workspace.root, _Room(workspace.root))
         blocker: Occupant | None = None
-        with trio.move_on_after(limits.PATCH_WAIT_SECONDS):
+        with trio.move_on_after(limits.PATCH_WAIT_SECONDS) as patience:
             while True:
                 if room.holder is None:
                     room.holder = occupant  # claimed before the first await: the next request waits behind it
-                    if await self._locked(room):
+                    if await self._locked(room, patience):
                         return self._let_in(room)
                     blocker = await self._elsewhere(workspace.root)
                 else:
@@ -109,7 +113,7 @@ class Occupancy:
                     break
                 await self._wait_change(room)
                 self._require_open()
-        raise _busy(workspace, blocker)
+        raise _does_not_answer(workspace) if room.hangs else _busy(workspace, blocker)
 
     def refuse(self) -> None:
         """Let nobody in from now on, also of those who wait: the stop has counted who is inside."""
@@ -135,13 +139,23 @@ class Occupancy:
         if self._refusing:
             raise Refusal("SHUTTING_DOWN", "The daemon is stopping; nothing was done.")
 
-    async def _locked(self, room: _Room) -> bool:
-        """Take the flocks of a room that this task has claimed; give the claim back on failure."""
+    async def _locked(self, room: _Room, patience: trio.CancelScope) -> bool:
+        """Take the flocks of a room that this task has claimed; give the claim back on failure.
+
+        The caller's patience is with other occupants; the filesystem gets a time of its own.
+        """
+        attempt = _Attempt(room, self._leave)
+        until, patience.deadline = patience.deadline, trio.current_time() + limits.LOCK_SECONDS
         try:
-            locked = await trio.to_thread.run_sync(_lock, room)
+            locked = await trio.to_thread.run_sync(attempt.run, abandon_on_cancel=True)
+        except trio.Cancelled:
+            attempt.give_up()
+            raise
         except BaseException:
             self._leave(room)
             raise
+        finally:
+            patience.deadline = until
         if not locked:
             self._leave(room)
         return locked
@@ -156,8 +170,49 @@ class Occupancy:
     def _leave(self, room: _Room) -> None:
         _unlock(room)
         room.holder = None
+        room.hangs = False
         room.left.set()
         room.left = trio.Event()
+
+
+class _Attempt:
+    """One attempt to lock a room, in a thread that can be left alone; the room is left when both are done with it."""
+
+    def __init__(self, room: _Room, leave: Callable[[_Room], None]) -> None:
+        self._room = room
+        self._leave = leave
+        self._token = trio.lowlevel.current_trio_token()
+        self._guard = threading.Lock()
+        self._begun = self._over = self._given_up = False
+
+    def run(self) -> bool:
+        """Lock the room. Runs in a thread."""
+        with self._guard:
+            if self._given_up:
+                return False
+            self._begun = True
+        try:
+            return _lock(self._room)
+        finally:
+            with self._guard:
+                self._over = True
+                is_late = self._given_up
+            if is_late:
+                self._leave_from_thread()
+
+    def give_up(self) -> None:
+        """Wait for the thread no more; what it still locks is unlocked at once."""
+        with self._guard:
+            self._given_up = True
+            self._room.hangs = self._begun and not self._over
+        if not self._room.hangs:
+            self._leave(self._room)
+
+    def _leave_from_thread(self) -> None:
+        try:
+            self._token.run_sync_soon(self._leave, self._room)
+        except trio.RunFinishedError:
+            _unlock(self._room)  # the daemon has ended meanwhile
 
 
 def _lock(room: _Room) -> bool:
@@ -202,6 +257,15 @@ def _unlock(room: _Room) -> None:
             fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
     room.fds.clear()
+
+
+def _does_not_answer(workspace: Workspace) -> Refusal:
+    return Refusal(
+        "WORKSPACE_BUSY",
+        f"The directory of workspace {workspace.id} does not answer (a hung disk or network); nothing was done.",
+        next_step="Send the same call again later, or ask the operator to look at the filesystem below the workspace.",
+        details={"holder": "the filesystem"},
+    )
 
 
 def _busy(workspace: Workspace, blocker: Occupant | None) -> Refusal:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -146,3 +147,60 @@ async def test_releasing_twice_does_not_free_the_next_occupant(tmp_path: Path) -
         with await occupancy.enter(workspace, PROCESS):
             first.release()
             assert occupancy.holder(str(tmp_path)) is PROCESS
+
+
+class Hung:
+    """A filesystem that does not answer whoever opens a directory of it before it is let go."""
+
+    def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.let_go = threading.Event()
+        self.entered = threading.Event()
+        self._place = str(place)
+        self._open = os.open
+        monkeypatch.setattr(os, "open", self.open)
+
+    def open(self, path: str, flags: int, *rest: int, **named: int) -> int:
+        if path == self._place:
+            self.entered.set()
+            assert self.let_go.wait(60)
+        return self._open(path, flags, *rest, **named)
+
+
+async def test_a_root_that_does_not_answer_is_told_as_that_in_time_and_is_free_once_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(limits, "PATCH_WAIT_SECONDS", 0.1)
+    workspace = Workspace("w", str(tmp_path))
+    hung = Hung(tmp_path, monkeypatch)
+    with closing(Occupancy(_nobody)) as occupancy:
+        try:
+            with trio.fail_after(30):
+                for occupant in (PATCH, PATCH, PROCESS):
+                    with pytest.raises(Refusal, match="does not answer") as caught:
+                        await occupancy.enter(workspace, occupant)
+                    assert (caught.value.code, caught.value.retryable) == ("WORKSPACE_BUSY", True)
+        finally:
+            hung.let_go.set()
+        monkeypatch.setattr(limits, "PATCH_WAIT_SECONDS", 30.0)
+        with await occupancy.enter(workspace, PATCH):
+            assert not can_lock(tmp_path)
+        assert can_lock(tmp_path)
+
+
+async def test_a_caller_who_leaves_a_root_that_does_not_answer_keeps_no_lock_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = Workspace("w", str(tmp_path))
+    hung = Hung(tmp_path, monkeypatch)
+    with closing(Occupancy(_nobody)) as occupancy:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(occupancy.enter, workspace, PATCH)
+            await trio.to_thread.run_sync(hung.entered.wait, 30)
+            nursery.cancel_scope.cancel()
+        assert occupancy.holder(str(tmp_path)) is PATCH
+        hung.let_go.set()
+        with trio.fail_after(30):
+            while occupancy.holder(str(tmp_path)) is not None:
+                await trio.lowlevel.checkpoint()
+        assert can_lock(tmp_path)
