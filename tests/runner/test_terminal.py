@@ -122,7 +122,9 @@ async def test_no_descriptor_stays_after_many_terminals(bench: Bench) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(30):
         await bench.run("true", tty=True)
-    assert len(os.listdir("/proc/self/fd")) <= before
+    # What is kept of the last one, and its home, may still be being closed.
+    while len(os.listdir("/proc/self/fd")) > before:  # noqa: ASYNC110 - of this process
+        await trio.sleep(0.01)
 
 
 # --- job control and hang-up ---
