@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
+import secrets
+from typing import Final
 
 from codespace.runner.ownfolder import OwnFolder
+
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Homes:
@@ -42,20 +45,59 @@ class Homes:
 
 
 def _remove(path: str) -> None:
-    # rmtree works through directory descriptors, so a link that a command left leads nowhere.
-    shutil.rmtree(path, ignore_errors=True)
-    if os.path.lexists(path):  # a command locked directories, as Go's module cache does
-        _unlock(path)
-        for above, folders, _ in os.walk(path):
-            for folder in folders:
-                _unlock(os.path.join(above, folder))
-        shutil.rmtree(path, ignore_errors=True)
+    """Remove a directory and all below it, which a command made as it liked; what cannot be removed stays.
 
-
-def _unlock(directory: str) -> None:
-    with contextlib.suppress(OSError):  # not a directory, or gone
-        held = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    Neither depth nor length of a path ends it, as each directory is brought up to the top before it is looked into.
+    What is mounted there cannot be moved so, and is never entered. No link is followed.
+    """
+    above, name = os.path.split(path)
+    with contextlib.suppress(OSError):
+        held = os.open(above, _DIRECTORY)
         try:
-            os.chmod(f"/proc/self/fd/{held}", 0o700)  # chmod takes no O_NOFOLLOW; by descriptor no link is followed
+            _unlock(held, name)
+            top = os.open(name, _DIRECTORY, dir_fd=held)
+            try:
+                _empty(top)
+            finally:
+                os.close(top)
+            os.rmdir(name, dir_fd=held)
         finally:
             os.close(held)
+
+
+def _empty(top: int) -> None:
+    prefix = secrets.token_hex(8)  # so that nothing is there under the names that directories get
+    left: list[str] = []
+    _clear(top, top, prefix, left)
+    number = 0
+    while number < len(left):
+        with contextlib.suppress(OSError):
+            held = os.open(left[number], _DIRECTORY, dir_fd=top)
+            try:
+                _clear(held, top, prefix, left)
+            finally:
+                os.close(held)
+            os.rmdir(left[number], dir_fd=top)
+        number += 1
+
+
+def _clear(held: int, top: int, prefix: str, moved: list[str]) -> None:
+    """Remove the files of a directory, and move its directories up; their new names are added to `moved`."""
+    with os.scandir(held) as entries:
+        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_directory in found:
+        with contextlib.suppress(OSError):
+            if is_directory:
+                _unlock(held, name)  # a command locked it, as Go's module cache does
+                os.rename(name, f"{prefix}-{len(moved)}", src_dir_fd=held, dst_dir_fd=top)
+                moved.append(f"{prefix}-{len(moved)}")
+            else:
+                os.unlink(name, dir_fd=held)
+
+
+def _unlock(above: int, name: str) -> None:
+    held = os.open(name, os.O_PATH | _DIRECTORY, dir_fd=above)
+    try:
+        os.chmod(f"/proc/self/fd/{held}", 0o700)  # chmod takes no O_NOFOLLOW; by descriptor no link is followed
+    finally:
+        os.close(held)

@@ -260,6 +260,53 @@ def test_a_later_owner_sweeps_what_a_killed_one_left_and_nothing_of_a_living_one
     living.close()
 
 
+def test_a_home_of_any_depth_is_removed_and_ends_nobody(tmp_path: Path) -> None:
+    homes = Homes(str(tmp_path))
+    where = os.open(homes.make("proc-1"), os.O_RDONLY | os.O_DIRECTORY)
+    for _ in range(2_100):  # deeper than a path is long, and than Python calls itself
+        os.mkdir("d", dir_fd=where)
+        os.close(os.open("f", os.O_CREAT, dir_fd=where))
+        below = os.open("d", os.O_RDONLY | os.O_DIRECTORY, dir_fd=where)
+        os.close(where)
+        where = below
+    os.close(where)
+    try:
+        homes.remove("proc-1")
+        assert not Path(homes.path("proc-1")).exists()
+        homes.close()
+        assert list((tmp_path / "homes").iterdir()) == []
+    finally:
+        subprocess.run(["rm", "-rf", tmp_path / "homes"], check=True)  # where it is left, pytest could not remove it
+
+
+MOUNTED = """
+import os, subprocess, sys
+from codespace.runner.homes import Homes
+homes = Homes(".")
+for where in (homes.make("proc-1"), homes.make("proc-2") + "/below"):
+    os.makedirs(where + "/mounted")
+    subprocess.run(["mount", "--bind", "precious", where + "/mounted"], check=True)
+homes.close()
+"""
+
+
+def test_what_a_command_mounted_in_its_home_is_not_emptied(tmp_path: Path) -> None:
+    (tmp_path / "precious/deep").mkdir(parents=True)
+    (tmp_path / "precious/deep/file").write_text("kept")
+    namespaces = ["--mount"] if os.geteuid() == 0 else ["--mount", "--map-root-user"]
+    done = subprocess.run(
+        ["unshare", *namespaces, sys.executable, "-c", MOUNTED],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        pytest.skip(f"nothing can be mounted here: {done.stderr[-200:]}")
+    assert (tmp_path / "precious/deep/file").read_text() == "kept"
+
+
 def test_a_home_with_locked_directories_is_removed_all_the_same(tmp_path: Path) -> None:
     script = """
 import os, shutil
