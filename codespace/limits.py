@@ -366,6 +366,8 @@ APPROVAL_EXPIRY_SECONDS: Final = 900.0
 # From the contract.
 HOLD_DIFF_BYTES: Final = 1_048_576
 # Most of a diff that is held for the operator: some 20,000 lines, which nobody decides on in one go.
+HOLDS_WAITING: Final = 200
+# Most holds of one workspace that wait or are granted: an agent must fill neither the operator's list nor the disk.
 HOLD_SWEEP_SECONDS: Final = 5.0
 # Between two looks for holds and grants whose time is over: how much longer a body may lie there.
 GRANT_SECONDS_MAXIMUM: Final = 7 * 86_400.0

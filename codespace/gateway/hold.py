@@ -13,6 +13,9 @@ from typing import Any, Final, Literal
 
 from sqlite_utils import Database
 
+from codespace import limits
+from codespace.errors import Refusal
+
 Authority = Literal["caller", "operator", "grant"]
 """Who decides: an MCP caller, the operator's own channel, or what the operator granted before."""
 
@@ -55,15 +58,33 @@ class Hold:
 
 
 def insert(db: Database, row: Mapping[str, Any]) -> str | None:
-    """Insert a hold and return None; or, without one, the id of the active one that has its fingerprint or key."""
+    """Insert a hold and return None; or, without one, the id of the active one that has its fingerprint or key.
+
+    Raises: Refusal LIMIT_REACHED.
+    """
     taken = db.execute(
         f"SELECT id FROM holds WHERE (fingerprint = ? OR operation_key = ?) AND {ACTIVE}",  # noqa: S608
         (row["fingerprint"], row["operation_key"]),
     ).fetchone()
     if taken is not None:
         return str(taken[0])
+    _require_room(db, row["workspace_id"], row["created_at"])
     db.table("holds").insert(dict(row))
     return None
+
+
+def _require_room(db: Database, workspace_id: str, now: float) -> None:
+    (waiting,) = db.execute(
+        "SELECT count(*) FROM holds WHERE workspace_id = ? AND state IN ('pending', 'granted') AND expires_at > ?",
+        (workspace_id, now),
+    ).fetchone()
+    if waiting >= limits.HOLDS_WAITING:
+        raise Refusal(
+            "LIMIT_REACHED",
+            f"{waiting} requests of workspace {workspace_id} are held already; this one is not, and nothing was done.",
+            next_step="Have some of them decided and resume them, or wait until they expire.",
+            details={"limit": "holds", "maximum": limits.HOLDS_WAITING},
+        )
 
 
 def many(db: Database, where: str, value: str | float) -> list[Hold]:

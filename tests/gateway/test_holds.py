@@ -11,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 
+from codespace import limits
 from codespace.errors import Refusal
 from codespace.testing import Bench, open_bench
 from codespace.testing.site import tree
@@ -188,6 +189,23 @@ async def test_a_key_of_a_hold_conflicts_with_other_arguments() -> None:
         await held(bench, operation_key="k")
         other = APPEND.replace("CANARY", "other")
         assert await code_of(bench, "apply_patch", patch=other, operation_key="k") == "OPERATION_KEY_CONFLICT"
+
+
+async def test_an_agent_can_hold_only_so_much_and_what_is_held_already_is_still_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "HOLDS_WAITING", 2)
+    async with open_bench(files=FILES, approvals="confirm") as bench:
+        first = await held(bench, "exec_command", command=["echo", "1"])
+        await held(bench, "exec_command", command=["echo", "2"])
+        with pytest.raises(Refusal) as caught:
+            await bench.call("exec_command", command=["echo", "3"])
+        assert (caught.value.code, caught.value.details) == ("LIMIT_REACHED", {"limit": "holds", "maximum": 2})
+        assert await held(bench, "exec_command", command=["echo", "1"]) == first
+        await bench.call("approval_resolve", approval_id=first, decision="deny")
+        await held(bench, "exec_command", command=["echo", "3"])
+        bench.advance(limits.APPROVAL_EXPIRY_SECONDS + 1)  # nobody has swept yet
+        await held(bench, "exec_command", command=["echo", "4"])
 
 
 async def test_an_unknown_hold_is_said_to_be_unknown() -> None:
