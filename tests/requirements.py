@@ -115,6 +115,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "readable path; otherwise the daemon refuses to start and says which and why.",
         (
             CONFIG + "test_the_daemon_does_not_start_with_its_own_things_inside_a_root",
+            "tests/settings/test_roots.py::test_nothing_is_open_within_a_directory_of_codespaces_own",
             "tests/settings/test_roots.py::test_what_codespace_keeps_is_never_inside",
             "tests/settings/test_roots.py::test_the_configuration_file_is_never_inside_nor_its_target",
             "tests/settings/test_roots.py::test_codespaces_own_installation_is_never_inside",

@@ -108,14 +108,16 @@ def _top(written: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _guarded(settings: Settings) -> Iterator[Guarded]:
-    yield Guarded("The state directory", settings.state_dir, "Set CODESPACE_STATE_DIR to a directory elsewhere.")
+    fix = "Set CODESPACE_STATE_DIR to a directory elsewhere."
+    yield Guarded("The state directory", settings.state_dir, fix, whole=True)
     if settings.database != MEMORY_DATABASE:
         yield Guarded("The database", settings.database, "Set CODESPACE_OPERATIONS_DB to a file elsewhere.")
     if settings.config_path is not None:
         for path in {settings.config_path, os.path.realpath(settings.config_path)}:
             yield Guarded("The configuration file", path, "Move it elsewhere and set CODESPACE_CONFIG.")
     if settings.runner_dir is not None:
-        yield Guarded("The runner's directory", os.path.realpath(settings.runner_dir), "Set CODESPACE_RUNNER_DIR.")
+        path = os.path.realpath(settings.runner_dir)
+        yield Guarded("The runner's directory", path, "Set CODESPACE_RUNNER_DIR.", whole=True)
     for key in ("bwrap_path", "rg_path"):
         path = getattr(settings, key)
         if path is not None:

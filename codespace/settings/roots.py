@@ -26,6 +26,8 @@ class Guarded:
     what: str
     path: str
     fix: str
+    whole: bool = False
+    """A directory of ours: no root and no readable path may lie in it either."""
 
 
 def resolve(key: str, path: str) -> str:
@@ -81,6 +83,8 @@ def _refuse_guarded(key: str, path: str, guarded: Sequence[Guarded]) -> None:
     for item in guarded:
         if within(item.path, path):
             raise SettingsError(key, f"{item.what} ({shown(item.path)}) lies inside {shown(path)}.", item.fix)
+        if item.whole and within(path, item.path):
+            raise SettingsError(key, f"{shown(path)} lies inside {shown(item.path)}: {item.what.lower()}.", item.fix)
 
 
 def _refuse_installation(key: str, root: str) -> None:

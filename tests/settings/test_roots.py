@@ -80,6 +80,20 @@ def test_what_codespace_keeps_is_never_inside(home: Home, key: str, what: str, v
     assert not (inside / "state").exists()
 
 
+@pytest.mark.parametrize("key", ["root", "readable_paths"])
+@pytest.mark.parametrize("variable", ["CODESPACE_STATE_DIR", "CODESPACE_RUNNER_DIR"])
+def test_nothing_is_open_within_a_directory_of_codespaces_own(home: Home, key: str, variable: str) -> None:
+    ours = home.folder / "ours"
+    (ours / "journal").mkdir(parents=True, mode=0o700)
+    ours.chmod(0o700)
+    inside = str(ours / "journal")
+    keys: dict[str, object] = {"root": inside} if key == "root" else {"readable_paths": [inside]}
+    error = home.refusal(home.workspace(**keys), **{variable: str(ours)})
+    assert error.key.startswith(f"workspaces.app.{key}")
+    assert f"lies inside {ours}" in error.problem
+    assert variable in error.fix
+
+
 def test_the_configuration_file_is_never_inside_nor_its_target(home: Home) -> None:
     for place in (home.project / "config.json", home.folder / "real.json"):
         home.write(roots(app=home.project), str(place.relative_to(home.folder)))
