@@ -150,6 +150,9 @@ def _mounts(workspace: Workspace, root: Root, inventory: Inventory) -> list[Moun
     read_only: set[str] = {*inventory.protected, *inventory.unreadable}
     if workspace.git != "unprotected":
         for found in inventory.git:
+            if not _can_be_named(workspace.root, found.path, limits.SANDBOX_GIT_PATH_BYTES):
+                read_only.add(found.path)
+                continue
             kept, closed = git.split(root, found, workspace.git)
             writable.update(kept)
             read_only.update(closed)
@@ -158,18 +161,33 @@ def _mounts(workspace: Workspace, root: Root, inventory: Inventory) -> list[Moun
         read_only.update(
             path for path, there in git.gitlinks(root, inventory) if there and f"{path}/.git" not in inside
         )
-    read_only = _outermost(read_only)
-    pinned = {above for path in (*read_only, *writable) for above in _above(path)} | _places(workspace, inventory)
-    writable |= {path for path in pinned if not _covered(path, read_only)}
     special = submounts.below(workspace.root) if not workspace.allow_submounts else submounts.Found((), ())
-    masked = _outermost({*inventory.hidden_directories, *special.directories})
     emptied = {*inventory.hidden_files, *inventory.sockets, *special.files}
+    nameless = {path for path in emptied if not _can_be_named(workspace.root, path)}
+    masked = _outermost(_named(workspace.root, {*inventory.hidden_directories, *special.directories, *nameless}))
+    emptied = {path for path in emptied if not _covered(path, masked)}
+    # What is masked needs no other mount; two in one place could not be told from one that was led astray.
+    read_only = _outermost(_named(workspace.root, read_only))
+    read_only = {path for path in read_only if not _covered(path, masked) and path not in emptied}
+    pinned = {above for path in (*read_only, *writable) for above in _above(path)} | _places(workspace, inventory)
+    writable = {path for path in writable | pinned if not _covered(path, read_only) and not _covered(path, masked)}
     return [
         *_made("writable", workspace.root, writable - {"."}),
         *_made("read-only", workspace.root, read_only),
         *_made("empty", workspace.root, masked),
-        *_made("nothing", workspace.root, {path for path in emptied if not _covered(path, masked)}),
+        *_made("nothing", workspace.root, emptied),
     ]
+
+
+def _named(root: str, paths: Iterable[str]) -> set[str]:
+    """Return `paths`; of one that is too long for a mount, the deepest directory above it that is not."""
+    return {
+        next(path for path in (whole, *reversed(_above(whole)), ".") if _can_be_named(root, path)) for whole in paths
+    }
+
+
+def _can_be_named(root: str, path: str, spare_bytes: int = 0) -> bool:
+    return len(os.fsencode(posixpath.join(root, path))) + spare_bytes <= limits.SANDBOX_PATH_BYTES
 
 
 def _places(workspace: Workspace, inventory: Inventory) -> set[str]:

@@ -309,6 +309,16 @@ def test_what_lies_on_a_filesystem_of_its_own_is_protected_where_the_operator_le
     assert (mounted.root / "sub/deep/.git/config").read_text() == "mine\n"
 
 
+def test_a_repository_that_is_a_mount_of_its_own_is_masked_and_leaves_the_workspace_alive(mounted: Cage) -> None:
+    place = str(mounted.folder(".git"))
+    subprocess.run(["mount", "--bind", str(mounted.root / "sub/deep/.git"), place], check=True)
+    try:
+        assert mounted.having(allow_submounts=False).sh("cat .git/config; echo alive").out == "alive\n"
+        assert mounted.sh("cat .git/config; echo evil >.git/config").out == "mine\n"
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
 @pytest.fixture
 def mounted(cage: Cage) -> Iterator[Cage]:
     """A workspace with another filesystem in it, into which commands may go."""
@@ -333,6 +343,37 @@ def test_too_many_git_directories_are_refused_by_name_and_leave_the_workspace_al
     assert "find . -mindepth 2 -name .git" in caught.value.next_step
     cage.plainly(["/bin/rm", "-rf", "d"])
     assert cage.sh("echo alive").out == "alive\n"
+
+
+@pytest.mark.parametrize("settings", [{}, {"git": "commit"}, {"hidden_paths": ("secret", "hidden/")}])
+def test_what_is_too_deep_to_be_named_leaves_the_workspace_alive_and_is_protected(
+    cage: Cage, settings: dict[str, object]
+) -> None:
+    chosen = cage.having(**settings)
+    digging = """
+        my $down = sub { my $n = "d" x $_[0]; mkdir $n; chdir $n or die };
+        mkdir "top"; chdir "top"; $down->(250) for 1 .. 14; $down->(30) for 1 .. 8;
+        for my $depth (1 .. 30) {
+            for my $n (".git", ".git/hooks", "hidden") { mkdir $n }
+            for my $n ("secret", ".git/config", "hidden/x") { open F, ">>", $n and syswrite F, "mine\n"; close F }
+            system "/usr/bin/mkfifo", "fifo"; $down->(11);
+        }
+    """
+    dug = cage.perl(digging)
+    assert dug.code == 0, dug
+    attack = """
+        my ($wrote, $read, $b) = (0, 0);
+        sub go { chdir $_[0] or return; opendir my $d, "." or return; my @n = readdir $d; closedir $d;
+            if (open F, ">>", ".git/config" and syswrite F, "evil") { $wrote++ }
+            for my $n ("secret", "hidden/x") { $read++ if open F, "<", $n and sysread F, $b, 1 }
+            for my $n (@n) { if ($n =~ /^d+$/) { go($n); chdir ".." } } }
+        go("top"); print "$wrote $read";
+    """
+    hides = "hidden_paths" in settings
+    wrote, read = chosen.perl(attack).out.split()
+    assert (wrote, read != "0") == ("0", not hides)
+    assert cage.having(git="unprotected").perl(attack).out.split()[0] != "0"  # the control
+    assert cage.plainly(["/bin/rm", "-rf", "top"]).code == 0
 
 
 def test_a_module_of_the_workspace_is_never_imported_by_the_program(cage: Cage) -> None:
