@@ -10,6 +10,7 @@ from codespace.errors import Refusal
 from codespace.gateway.elsewhere import Elsewhere
 from codespace.gateway.execution import Execution
 from codespace.gateway.ledger import Ledger, Operation
+from codespace.gateway.work import Work
 
 log = structlog.get_logger("codespace.brake")
 
@@ -29,24 +30,22 @@ class Brake:
         self._elsewhere = elsewhere
         self._instance_id = instance_id
 
-    async def stop(self, workspace_id: str) -> bool:
-        """End every live command of a workspace; return whether the end of each is recorded.
+    async def stop(self, work: Work) -> bool:
+        """End every live command of a work's workspace; return whether the end of each is recorded.
 
         Cancel: this daemon's trees still end with the runner; other daemons may still end theirs.
         """
         ended = list[bool]()
-        theirs = [
-            operation for operation in await self._ledger.unfinished() if self._is_theirs(operation, workspace_id)
-        ]
+        theirs = [operation for operation in await self._ledger.unfinished() if self._is_theirs(operation, work)]
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._execution.end_all, limits.GRACE_SECONDS, workspace_id)
+            nursery.start_soon(self._execution.end_all, limits.GRACE_SECONDS, work.workspace_id, work.root)
             for operation in theirs:
                 nursery.start_soon(self._end_theirs, operation, ended)
         return all(ended)
 
-    def _is_theirs(self, operation: Operation, workspace_id: str) -> bool:
-        of_another = operation.instance_id != self._instance_id and operation.workspace_id == workspace_id
-        return of_another and operation.kind == "exec"
+    def _is_theirs(self, operation: Operation, work: Work) -> bool:
+        there = operation.workspace_id == work.workspace_id and work.root in (None, operation.root)
+        return there and operation.instance_id != self._instance_id and operation.kind == "exec"
 
     async def _end_theirs(self, operation: Operation, ended: list[bool]) -> None:
         try:

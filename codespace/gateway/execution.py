@@ -146,14 +146,15 @@ class Execution:
             return dict(outcome["replay"])
         return await self._processes.result(run, request, replayed=True)
 
-    async def end_all(self, grace_seconds: float, workspace_id: str | None = None) -> None:
-        """End every live process of this daemon, or of one workspace, and return once each end is recorded.
+    async def end_all(self, grace_seconds: float, workspace_id: str | None = None, root: str | None = None) -> None:
+        """End every live process of this daemon, of one workspace or root, and return once each end is recorded.
 
         Cancel: the trees still end with the runner; an end that is not recorded is found as `lost`.
         """
         async with trio.open_nursery() as nursery:
             for run in self._runs:
-                if not run.told.is_set() and workspace_id in (None, run.workspace.id):
+                is_meant = workspace_id in (None, run.workspace.id) and root in (None, run.workspace.root)
+                if not run.told.is_set() and is_meant:
                     nursery.start_soon(self._end, run, grace_seconds)
 
     async def _end(self, run: Run, grace_seconds: float) -> None:

@@ -430,7 +430,7 @@ class Gate:
         """Refuse what names a work that does not take it; a repeated key is answered whatever became of the work."""
         if work_id is None or (operation_key is not None and await self._ledger.by_key(operation_key) is not None):
             return
-        await self._works.require_active(work_id, workspace.id)
+        await self._works.require_active(work_id, workspace)
 
     async def _coordinated(self, work_id: str | None, result: dict[str, Any]) -> dict[str, Any]:
         return result | await self._waiting(work_id)

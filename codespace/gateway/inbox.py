@@ -29,8 +29,8 @@ from codespace.gateway.works import Works, closed, require
 
 log = structlog.get_logger("codespace.inbox")
 
-StopCommands = Callable[[str], Awaitable[bool]]
-"""Ends every live process of a workspace; says whether the end of each is recorded."""
+StopCommands = Callable[[Work], Awaitable[bool]]
+"""Ends every live process of a work's workspace; says whether the end of each is recorded."""
 
 STOP_TEXT: Final = (
     "The operator ordered a stop, and the commands of the workspace were ended. Do not go on with the work. "
@@ -54,7 +54,7 @@ class _Draft:
 class _Stopping:
     """One ordered stop, which goes on when its asker leaves."""
 
-    workspace_id: str
+    work: Work
     ended: trio.Event = field(default_factory=trio.Event)
     complete: bool = False
     """Whether every command is known to have ended."""
@@ -247,7 +247,7 @@ class Inbox:
             return work, notice.id
 
         work, notice_id = await self._works.write(write)
-        complete = await self._end_commands(work.workspace_id)
+        complete = await self._end_commands(work)
         answer = await self.work(work_id=work_id) | {"commands_ended": complete}
         if notice_id is not None:
             answer["notice"] = await self._store.read(lambda db: _read_back(db, notice_id))
@@ -255,17 +255,17 @@ class Inbox:
 
     # --- steps of the above ---
 
-    async def _end_commands(self, workspace_id: str) -> bool:
-        stopping = _Stopping(workspace_id)
-        self._nursery.start_soon(self._stop, stopping, name=f"stop in {workspace_id}")
+    async def _end_commands(self, work: Work) -> bool:
+        stopping = _Stopping(work)
+        self._nursery.start_soon(self._stop, stopping, name=f"stop in {work.workspace_id}")
         await stopping.ended.wait()
         return stopping.complete
 
     async def _stop(self, stopping: _Stopping) -> None:
         try:
-            stopping.complete = await self._stop_commands(stopping.workspace_id)
+            stopping.complete = await self._stop_commands(stopping.work)
         except Exception:  # in the daemon's own nursery: a fault here must not end the daemon
-            log.exception("a stop did not end every command", workspace_id=stopping.workspace_id)
+            log.exception("a stop did not end every command", workspace_id=stopping.work.workspace_id)
         finally:
             stopping.ended.set()
 

@@ -85,14 +85,16 @@ def unfinished(db: Database, work_id: str) -> tuple[Intent, ...]:
     return _many(db, "WHERE work_id = ? AND state IN ('draft', 'queued', 'claimed') ORDER BY position, rowid", work_id)
 
 
-def left_for_next(db: Database, workspace_id: str) -> tuple[Intent, ...]:
+def left_for_next(db: Database, workspace_id: str, root: str) -> tuple[Intent, ...]:
     """Return what works of a workspace that take nothing more have left for the next one."""
     found = _many(
         db,
-        "JOIN works ON works.id = intents.work_id WHERE works.workspace_id = ? AND works.state <> 'active' "
+        "JOIN works ON works.id = intents.work_id WHERE works.workspace_id = ?1 AND coalesce(works.root, ?2) = ?2 "
+        "AND works.state <> 'active' "
         "AND intents.delivery = 'next_work' AND intents.state IN ('draft', 'queued') "
         "ORDER BY works.created_at, works.rowid, intents.position, intents.rowid",
         workspace_id,
+        root,
     )
     return tuple(intent for intent in found if intent.for_later)
 

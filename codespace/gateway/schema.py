@@ -12,7 +12,7 @@ from sqlite_utils import Database, Migrations
 APPLICATION_ID: Final = 0x43445350
 # "CDSP" in SQLite's header: how a CodeSpace database is told from any other file.
 
-VERSION: Final = 4
+VERSION: Final = 5
 # The number of migrations below, in SQLite's user_version: a higher one means a newer CodeSpace.
 
 MIGRATIONS: Final = Migrations("codespace")
@@ -43,6 +43,13 @@ def m003_spools_stop_requests(db: Database) -> None:
 def m004_grants(db: Database) -> None:
     """Say who may decide a hold and who did, and keep what the operator granted for more than once."""
     for statement in _M004:
+        db.execute(statement)
+
+
+@MIGRATIONS()
+def m005_roots_of_works(db: Database) -> None:
+    """Say which directory a work is of: daemons that share a database may give one id to two."""
+    for statement in _M005:
         db.execute(statement)
 
 
@@ -114,3 +121,5 @@ _M004: Final = (
         instance_id TEXT, uses INTEGER NOT NULL, used_at REAL, ended_at REAL) STRICT""",
     """CREATE INDEX grants_active ON grants (workspace_id) WHERE state = 'active'""",
 )
+
+_M005: Final = ("""ALTER TABLE works ADD COLUMN root TEXT""",)

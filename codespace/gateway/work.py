@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from sqlite_utils import Database
 
+from codespace.contract import Workspace
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -24,6 +26,12 @@ class Work:
     created_at: float
     """Wall clock, seconds since the epoch."""
     finished_at: float | None = None
+    root: str | None = None
+    """Of its workspace. None in a row from before this was kept: then any of the id."""
+
+    def is_of(self, workspace: Workspace | None) -> bool:
+        """Return whether it is a work of this workspace, and not of another one that has the same id elsewhere."""
+        return workspace is not None and self.workspace_id == workspace.id and self.root in (None, workspace.root)
 
 
 _COLUMNS: Final = tuple(field.name for field in fields(Work))

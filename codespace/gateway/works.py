@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -50,7 +50,7 @@ class Works:
         store, ledger, audit: Where rows, steps and events are.
         wall_clock: Seconds since the epoch.
         secret: Keys the digests that stand for texts in the chain.
-        workspaces: Ids of those that are registered here; a work of another daemon's is not there for an agent.
+        workspaces: Those that are registered here; a work of another daemon's is not there for an agent.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Works:
         audit: Audit,
         wall_clock: Callable[[], float],
         secret: bytes,
-        workspaces: Container[str],
+        workspaces: Mapping[str, Workspace],
     ) -> None:
         self._store = store
         self._ledger = ledger
@@ -77,14 +77,14 @@ class Works:
 
         Raises: Refusal LIMIT_REACHED.
         """
-        work = Work(ids.mint(ids.WORK), workspace.id, title, "active", self._wall_clock())
+        work = Work(ids.mint(ids.WORK), workspace.id, title, "active", self._wall_clock(), root=workspace.root)
 
         def write(db: Database) -> None:
             self._require_room(db, workspace.id)
             works.insert(db, work)
             said = {"workspace_id": workspace.id, "title_digest": self.digest(title)}
             self._audit.append(db, "work", work.id, "opened", None, work.state, _OPENED, said)
-            for left in intents.left_for_next(db, workspace.id):
+            for left in intents.left_for_next(db, workspace.id, workspace.root):
                 moved = {"work_id": work.id, "carried_from": left.work_id, "position": intents.next_place(db, work.id)}
                 self.move(db, left, "carried", moved, {"from": left.work_id, "to": work.id})
 
@@ -168,13 +168,13 @@ class Works:
 
     # --- what the gate asks ---
 
-    async def require_active(self, work_id: str, workspace_id: str) -> None:
+    async def require_active(self, work_id: str, workspace: Workspace) -> None:
         """Refuse to account something new to a work that is not there, not of this workspace, or ending.
 
         Raises: Refusal WORK_NOT_FOUND, WORK_CLOSED.
         """
         work = await self._store.read(lambda db: works.one(db, work_id))
-        if work is None or work.workspace_id != workspace_id:
+        if work is None or not work.is_of(workspace):
             raise Refusal(
                 "WORK_NOT_FOUND",
                 "No work of this id is open in this workspace; nothing was done.",
@@ -285,7 +285,7 @@ class Works:
     def _mine(self, db: Database, work_id: str) -> Work:
         """Return the work if this daemon's agents may know of it. Raises: Refusal WORK_NOT_FOUND."""
         work = works.one(db, work_id)
-        if work is None or work.workspace_id not in self._workspaces:
+        if work is None or not work.is_of(self._workspaces.get(work.workspace_id)):
             raise _no_such_work()
         return work
 

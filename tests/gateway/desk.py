@@ -17,6 +17,7 @@ from codespace.gateway.inbox import Inbox
 from codespace.gateway.ledger import Ledger
 from codespace.gateway.operation import Operation
 from codespace.gateway.store import Store
+from codespace.gateway.work import Work
 from codespace.gateway.works import Works
 
 NOW = 1_700_000_000.5
@@ -93,12 +94,12 @@ async def open_desk(path: str = ":memory:", store: Store | None = None) -> Async
     try:
         chain = Audit(lambda: NOW, "inst-1")
         ledger = Ledger(store, lambda: NOW, "inst-1", chain)
-        works = Works(store, ledger, chain, lambda: NOW, store.secret("fingerprint"), {"w", "v"})
+        works = Works(store, ledger, chain, lambda: NOW, store.secret("fingerprint"), {"w": WORKSPACE, "v": OTHER})
         stopped: list[str] = []
 
-        async def stop_commands(workspace_id: str) -> bool:
+        async def stop_commands(work: Work) -> bool:
             await trio.lowlevel.checkpoint()
-            stopped.append(workspace_id)
+            stopped.append(work.workspace_id)
             return True
 
         async with trio.open_nursery() as nursery:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -14,14 +15,16 @@ import trio.testing
 from sqlite_utils import Database
 
 from codespace import limits
+from codespace.contract import Workspace
 from codespace.drive import Stale
 from codespace.errors import Refusal
 from codespace.gateway import audit
 from codespace.gateway import intent as intents
 from codespace.gateway.inbox import STOP_TEXT
 from codespace.gateway.store import Store
+from codespace.gateway.work import Work
 
-from .desk import OTHER, Desk, code_of, open_desk
+from .desk import OTHER, WORKSPACE, Desk, code_of, open_desk
 
 SECRET = "CANARY the text of an intent"
 
@@ -335,7 +338,7 @@ async def test_a_closed_work_takes_nothing_and_its_drafts_are_kept_as_superseded
     assert await code_of(desk.draft(work)) == "WORK_CLOSED"
     assert await code_of(desk.works.claim_next(work)) == "WORK_CLOSED"
     assert await code_of(desk.inbox.stop(work_id=work, text=None)) == "WORK_CLOSED"
-    assert await code_of(desk.works.require_active(work, "w")) == "WORK_CLOSED"
+    assert await code_of(desk.works.require_active(work, WORKSPACE)) == "WORK_CLOSED"
     assert await code_of(desk.run_command(work)) == "WORK_CLOSED"
 
 
@@ -373,7 +376,7 @@ async def test_a_stop_ends_commands_and_leaves_a_notice_that_is_claimed_first(de
     assert (told["state"], told["notice"]["text"], desk.stopped) == ("closing", STOP_TEXT, ["w"])
     assert await desk.state(waiting) == "superseded"
     assert await desk.state(later) == "queued"
-    assert await code_of(desk.works.require_active(work, "w")) == "WORK_CLOSED"
+    assert await code_of(desk.works.require_active(work, WORKSPACE)) == "WORK_CLOSED"
     assert await code_of(desk.draft(work)) == "WORK_CLOSED"
     assert (await desk.works.finish(work))["reason"] == "pending_user_input"
 
@@ -404,7 +407,7 @@ async def test_a_stop_notice_that_is_withdrawn_lets_the_work_close(desk: Desk) -
 
 
 async def test_a_stop_that_could_not_end_the_commands_says_so_and_harms_nothing_else(desk: Desk) -> None:
-    async def fails(workspace_id: str) -> bool:
+    async def fails(work: Work) -> bool:
         raise RuntimeError("the runner is gone")
 
     desk.inbox._stop_commands = fails
@@ -421,11 +424,11 @@ async def test_a_stop_goes_on_when_the_one_who_ordered_it_leaves(desk: Desk) -> 
     assert (await desk.works.status(work))["state"] == "active"
     begun, asked = trio.Event(), trio.CancelScope()
 
-    async def stop_commands(workspace_id: str) -> bool:
+    async def stop_commands(stopped: Work) -> bool:
         asked.cancel()
         begun.set()
         await trio.lowlevel.checkpoint()
-        desk.stopped.append(workspace_id)
+        desk.stopped.append(stopped.workspace_id)
         return True
 
     desk.inbox._stop_commands = stop_commands
@@ -461,7 +464,7 @@ async def test_an_unknown_work_is_not_found_by_any_verb(desk: Desk, work_id: str
         works.claim_next(work_id),
         works.complete(work_id, "int-1", "done", None),
         works.finish(work_id),
-        works.require_active(work_id, "w"),
+        works.require_active(work_id, WORKSPACE),
         inbox.work(work_id=work_id),
         inbox.intents(work_id=work_id),
         inbox.stop(work_id=work_id, text=None),
@@ -476,10 +479,10 @@ async def test_a_work_of_a_workspace_that_is_not_registered_here_is_not_there_fo
     async with open_desk(path) as desk:
         work = await desk.open()
         await desk.queue(work, SECRET)
-        desk.works._workspaces = {"v"}
+        desk.works._workspaces = {"v": OTHER}
         for call in (desk.works.status(work), desk.works.claim_next(work), desk.works.finish(work)):
             assert await code_of(call) == "WORK_NOT_FOUND"
-        assert await code_of(desk.works.require_active(work, "v")) == "WORK_NOT_FOUND"
+        assert await code_of(desk.works.require_active(work, OTHER)) == "WORK_NOT_FOUND"
 
 
 async def test_everything_is_in_the_chain_and_no_text_is(desk: Desk) -> None:
@@ -510,3 +513,35 @@ async def test_counting_what_waits_never_turns_a_result_into_an_error(desk: Desk
     await desk.queue(work)
     await desk.store.write(lambda db: db.execute("ALTER TABLE intents RENAME TO elsewhere").rowcount)
     assert await desk.works.coordination(work) is None
+
+
+async def test_a_work_is_of_its_directory_and_says_nothing_to_another_of_the_same_id(tmp_path: Path) -> None:
+    elsewhere = Workspace(id="w", root="/elsewhere")
+    async with open_desk(str(tmp_path / "operations.sqlite")) as desk:
+        work = await desk.open()
+        await desk.queue(work, SECRET, delivery="next_work")
+        await desk.works.finish(work)
+        running = await desk.open(title="t2", workspace=elsewhere)
+        assert (await desk.works.status(work))["state"] == "closed"
+        desk.works._workspaces = {"w": elsewhere}
+        told = await desk.works.claim_next(running)
+        assert SECRET not in str(told)
+        for call in (desk.works.status(work), desk.works.require_active(work, elsewhere)):
+            assert await code_of(call) == "WORK_NOT_FOUND"
+        desk.works._workspaces = {"w": WORKSPACE}
+        assert await code_of(desk.works.status(running)) == "WORK_NOT_FOUND"
+        assert (await desk.works.claim_next(await desk.open()))["intent"]["text"] == SECRET
+
+
+async def test_a_work_from_before_its_directory_was_kept_is_one_of_its_id_wherever_that_is(tmp_path: Path) -> None:
+    path = str(tmp_path / "operations.sqlite")
+    async with open_desk(path) as desk:
+        work = await desk.open()
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("ALTER TABLE works DROP COLUMN root")
+        db.execute("DELETE FROM _sqlite_migrations WHERE name LIKE 'm005%'")
+        db.execute("PRAGMA user_version = 4")
+    async with open_desk(path) as desk:
+        await desk.queue(work, SECRET)
+        desk.works._workspaces = {"w": Workspace(id="w", root="/elsewhere")}
+        assert (await desk.works.claim_next(work))["intent"]["text"] == SECRET
