@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeVar
-
-import trio
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from codespace import limits
 from codespace.beneath import Root, clean
@@ -16,8 +14,6 @@ from codespace.errors import Refusal
 from codespace.runner.lines import Scan
 from codespace.runner.roots import Roots
 from codespace.runner.turns import Turns
-
-T = TypeVar("T")
 
 _BLOCK_BYTES: Final = 262_144
 _MAGIC: Final = ((b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
@@ -64,7 +60,7 @@ class Files:
             ranged = start_line is not None or line_count is not None
             return _result(clean(path), scan, encoding, start_line or 1, _media_type(head), ranged=ranged)
 
-        return await self._in_thread(workspace, work, path)
+        return await self._turns.run(workspace, work, path)
 
     async def versions(self, workspace: Workspace, paths: Sequence[str]) -> Mapping[str, str]:
         """Return the version of each path now, `absent` where no regular file is.
@@ -76,17 +72,7 @@ class Files:
             root = self._roots.of(workspace)
             return {path: _version(root, path, workspace.limits.file_bytes) for path in paths}
 
-        return await self._in_thread(workspace, work, "the paths")
-
-    async def _in_thread(self, workspace: Workspace, work: Callable[[], T], subject: str) -> T:
-        turn = self._turns.of(workspace)
-        try:
-            with trio.fail_after(limits.READ_SECONDS):
-                return await trio.to_thread.run_sync(work, limiter=turn, abandon_on_cancel=True)
-        except trio.TooSlowError:
-            raise Refusal(
-                "TIMEOUT", f"Reading {subject} took over {limits.READ_SECONDS:g} s. Nothing changed."
-            ) from None
+        return await self._turns.run(workspace, work, "the paths")
 
 
 def _scan(root: Root, path: str, file_bytes: int, scan: Scan) -> bytes:

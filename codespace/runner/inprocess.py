@@ -42,6 +42,7 @@ from codespace.runner.protected import protected_paths
 from codespace.runner.roots import Roots
 from codespace.runner.search import Search
 from codespace.runner.supervisor import Supervisor
+from codespace.runner.turns import Turns
 from codespace.sandbox import hardlinks, plan
 from codespace.sandbox.box import Sandbox
 
@@ -109,6 +110,7 @@ class InProcess:
         self._search = search
         self._patcher = patcher
         self._supervisor = supervisor
+        self._turns = Turns(limits.READS_AT_ONCE)
         self._counting = trio.CapacityLimiter(1)
         """Counts take their time, and none of the threads that calls wait for."""
 
@@ -117,7 +119,7 @@ class InProcess:
     async def describe(self, workspace: Workspace) -> Mapping[str, Any]:
         """Return the facts for the execution contract, from probes; what is lasting is probed once."""
         confinement = await self._search.confinement()
-        root = await trio.to_thread.run_sync(self._roots.of, workspace)
+        root = await self._turns.run(workspace, partial(self._roots.of, workspace), "the root")
         confined = await self._helper_confinement(workspace)
         commands = await self._commands(workspace)
         reasons = [*commands["reasons"], *([confinement.reason] if confinement.reason else [])]
@@ -251,7 +253,7 @@ class InProcess:
     @asynccontextmanager
     async def _directory(self, workspace: Workspace, path: str) -> AsyncIterator[int]:
         """Lend an open descriptor of a directory of the workspace."""
-        cwd_fd = await trio.to_thread.run_sync(lambda: self._roots.of(workspace).open_directory(path))
+        cwd_fd = await self._turns.open(workspace, lambda: self._roots.of(workspace).open_directory(path), path)
         try:
             yield cwd_fd
         finally:

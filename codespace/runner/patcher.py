@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self
 
@@ -27,6 +28,7 @@ from codespace.runner.channel import Channel, Lost
 from codespace.runner.protected import git_is_protected, protected_paths
 from codespace.runner.replies import answer
 from codespace.runner.roots import Roots
+from codespace.runner.turns import Turns
 
 HELPER: Final = (sys.executable, "-I", "-X", "utf8", "-m", "helper.patch")
 
@@ -44,6 +46,7 @@ _WRITES_NOTHING: Final = frozenset({"plan", "plan_undo", "diff"})
 _REPEATABLE: Final = frozenset({"restore", "finish", "settle"})
 # They work from the journal, so twice is as once. A plan is repeated too where its helper died, but not where it
 # hung: the same patch would hang the next one as well.
+_VERIFY_SECONDS: Final = 2 * limits.VERIFY_SECONDS  # it looks at its own time limit between two files
 _ROOT_STEP_SECONDS: Final = 0.001  # nothing tells that a directory is back
 _ESCAPED_CHARACTER_BYTES: Final = 6  # of one byte of patch text on the wire, at worst
 _LINE_ROOM_BYTES: Final = 1_048_576  # for everything else in the line
@@ -88,7 +91,7 @@ class Patcher:
         self._confined: Mapping[str, Any] | None = None
         self._after: dict[str, Mapping[str, str]] = {}
         self._roots = Roots()
-        self._threads = trio.CapacityLimiter(4)  # verify is short; more at once would only fight for the disk
+        self._turns = Turns(4)  # verify is short; more at once would only fight for the disk
 
     async def __aenter__(self) -> Self:
         return self
@@ -185,12 +188,13 @@ class Patcher:
     async def verify(self, workspace: Workspace, operation_id: str) -> PatchReport:
         """Hash every path of the patch again, here and not in the helper.
 
-        Cancel: waits for the hashing first, which ends by its own time limit.
+        Raises: Refusal TIMEOUT where the filesystem does not answer.
+        Cancel: at once; the hashing ends by itself, and changes nothing.
         """
         after = self._after.get(operation_id)
         if after is None:
             raise Refusal("INTERNAL", "The runner does not know what this operation should have left behind.")
-        return await trio.to_thread.run_sync(self._look, workspace, after, limiter=self._threads)
+        return await self._turns.run(workspace, partial(self._look, workspace, after), "the files", _VERIFY_SECONDS)
 
     async def restore(self, workspace: Workspace, operation_id: str) -> PatchReport:
         """Put back what still is as the patch left it; `kept` names what somebody else changed.
@@ -247,7 +251,7 @@ class Patcher:
     async def leftovers(self, state_dir: str | None = None) -> Sequence[str]:
         """Return the operations whose journals say that something of them may still lie beside their files."""
         where = self._state_dir if state_dir is None else state_dir
-        return await trio.to_thread.run_sync(journals.leftovers, where, limiter=self._threads)
+        return await trio.to_thread.run_sync(journals.leftovers, where)
 
     def helpers(self) -> dict[str, int]:
         """Return the process id of each workspace's helper, where one runs."""
@@ -359,7 +363,7 @@ class Patcher:
             await seat.channel.close()
             seat.channel = None
         seat.workspace, seat.readable = workspace, seat.wanted
-        root = await trio.to_thread.run_sync(look_up, workspace, limiter=self._threads)
+        root = await self._turns.run(workspace, partial(look_up, workspace), "the root")
         try:
             channel = await Channel.start(self._argv)
         except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,8 @@ from codespace.errors import Refusal
 from codespace.runner.files import Files
 from codespace.runner.roots import Roots
 from codespace.runner.search import Search
+from codespace.runner.turns import Turns
+from codespace.testing import open_bench
 
 
 class Hanging(Roots):
@@ -81,6 +84,53 @@ async def check_that_hung_calls_hold_up_no_other_root(
             await trio.lowlevel.checkpoint()
 
 
+async def test_a_look_that_takes_too_long_is_given_up_and_its_thread_left(
+    places: dict[str, Workspace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "READ_SECONDS", 0.05)
+    let_go, ended = threading.Event(), threading.Event()
+
+    def look() -> None:
+        assert let_go.wait(60)
+        ended.set()
+
+    with pytest.raises(Refusal, match="TIMEOUT: Reading the root took over"):
+        await Turns(1).run(places["hung"], look, "the root")
+    let_go.set()
+    assert await trio.to_thread.run_sync(ended.wait, 60)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_descriptor_that_nobody_takes_any_more_is_closed(
+    places: dict[str, Workspace], is_late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "READ_SECONDS", 0.05 if is_late else 60)
+    let_go, opened = threading.Event(), list[int]()
+
+    def look() -> int:
+        assert not is_late or let_go.wait(60)
+        opened.append(os.open(places["well"].root, os.O_PATH | os.O_CLOEXEC))
+        return opened[0]
+
+    if is_late:
+        with pytest.raises(Refusal, match="TIMEOUT"):
+            await Turns(1).open(places["well"], look, "the root")
+        let_go.set()
+    else:
+        os.close(await Turns(1).open(places["well"], look, "the root"))
+    with trio.fail_after(30):
+        while not opened or _is_open(opened[0]):
+            await trio.lowlevel.checkpoint()
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
 async def test_reads_of_a_hung_root_hold_up_no_read_of_another(roots: Hanging, places: dict[str, Workspace]) -> None:
     files = Files(roots)
     await check_that_hung_calls_hold_up_no_other_root(
@@ -101,3 +151,24 @@ async def test_finds_in_a_hung_root_hold_up_no_find_in_another_nor_what_is_said_
     await check_that_hung_calls_hold_up_no_other_root(
         roots, limits.SEARCHES_AT_ONCE, lambda: find(search, places["hung"]), well
     )
+
+
+@pytest.mark.parametrize("occupancy", ["shared", "exclusive"])
+async def test_a_command_in_a_root_that_does_not_answer_is_refused_in_time_and_keeps_nothing(
+    occupancy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "READ_SECONDS", 0.2)
+    open_directory, let_go = Root.open_directory, threading.Event()
+
+    def hung(self: Root, path: str) -> int:
+        assert let_go.wait(60)
+        return open_directory(self, path)
+
+    async with open_bench(files={"sub/a.txt": "a\n"}, occupancy=occupancy) as bench:
+        monkeypatch.setattr(Root, "open_directory", hung)
+        with trio.fail_after(30), pytest.raises(Refusal, match="TIMEOUT"):
+            await bench.call("exec_command", command=["true"], cwd="sub", operation_key="k")
+        let_go.set()
+        monkeypatch.setattr(limits, "READ_SECONDS", 20.0)
+        ran = await bench.call("exec_command", command=["true"], cwd="sub", operation_key="k", wait_seconds=50)
+        assert (ran["exit_code"], ran["replayed"]) == (0, False)
