@@ -15,7 +15,7 @@ from codespace import limits
 from codespace.beneath import Root
 from codespace.contract import Workspace
 from codespace.errors import Refusal
-from codespace.sandbox import git, orphans, plan, probe, report, scan, seccomp
+from codespace.sandbox import git, gitconfig, orphans, plan, probe, report, scan, seccomp
 from codespace.sandbox import limits as cgroups
 from codespace.sandbox.limits import Cage
 from codespace.sandbox.plan import Plan, Planted
@@ -140,6 +140,8 @@ class Sandbox:
         if equipment is None:
             raise unavailable("; ".join(self.standing().causes))
         with Root.open(workspace.root, allow_submounts=workspace.allow_submounts) as root:
+            if workspace.git != "unprotected":
+                protected = (*protected, *gitconfig.places(root, git.common_directory(workspace.root)))
             memory = self._memory(workspace, workspace.hidden_paths, protected)
             before = scan.scan(root, hidden=workspace.hidden_paths, protected=protected, memory=memory)
             made = plan.make(workspace, root, before, command=command, cwd=cwd, env=env, etc=self._etc.masks(), tty=tty)

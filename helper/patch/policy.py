@@ -13,6 +13,7 @@ from typing import Final
 from codespace.beneath import STAGED_PREFIX, Hidden, Root
 from codespace.beneath.names import fold
 from codespace.errors import Refusal
+from codespace.sandbox import gitconfig
 
 _GIT_NAMES: Final = frozenset({".git", "git~1"})  # the second is the short name of the first on FAT and NTFS
 _IGNORED_AT_THE_END: Final = ". "  # FAT and NTFS drop them from a name
@@ -35,8 +36,11 @@ class Policy:
         Raises: Refusal PROTECTED_PATH.
         """
         known: dict[str, bool] = {}
+        configured = Hidden(gitconfig.places(self._root) if self._git else ())
         for path in touched:
             self._check_name(path)
+            if configured.covers_folded(path):
+                raise _protected(path, "the configuration of the repository has git read it, or run what is in it")
             if self._git:
                 self._check_repository(path, known)
         for path in written:
@@ -69,13 +73,14 @@ class Policy:
         return self._there(f"{inside}commondir") or (self._there(f"{inside}objects") and self._there(f"{inside}refs"))
 
     def _check_new_repository(self, written: Sequence[str]) -> None:
-        made = {part for path in written for part in (path, *_above(path))}
+        # In any letter case: git finds its files by whatever spelling the filesystem takes for the same.
+        made = {fold(part) for path in written for part in (path, *_above(path))}
         for path in written:
             for directory in _candidates(path):
                 inside = "" if directory == "." else f"{directory}/"
 
                 def has(name: str, inside: str = inside) -> bool:
-                    return f"{inside}{name}" in made or self._there(f"{inside}{name}")
+                    return fold(f"{inside}{name}") in made or self._there(f"{inside}{name}")
 
                 if has("HEAD") and (has("commondir") or (has("objects") and has("refs"))):
                     raise _protected(path, f"it would make {directory} a git directory")
@@ -104,8 +109,8 @@ def _candidates(path: str) -> Iterator[str]:
     """Yield each directory that `path` could be a part of a repository in."""
     components = path.split("/")
     last = len(components) - 1
-    for position, component in enumerate(components):
-        if component in ("objects", "refs") or (position == last and component in ("HEAD", "commondir")):
+    for position, component in enumerate(map(fold, components)):
+        if component in ("objects", "refs") or (position == last and component in ("head", "commondir")):
             yield "/".join(components[:position]) or "."
 
 

@@ -423,10 +423,33 @@ async def test_what_is_protected_at_the_root_may_be_named_so_elsewhere(site: Sit
     assert "examples/.mcp.json" in site.names()
 
 
+async def test_what_the_configuration_of_the_repository_has_git_read_or_run_is_protected(site: Site) -> None:
+    (site.root / ".git").mkdir()
+    (site.root / ".git" / "config").write_text("[include]\npath = ../.gitconfig\n[core]\nhooksPath = tools/hooks\n")
+    for path in (".gitconfig", "tools/hooks/pre-commit", "Tools/Hooks/x"):
+        with pytest.raises(Refusal) as refused:
+            await site.plan(f"*** Add File: {path}", "+x")
+        assert refused.value.code == "PROTECTED_PATH"
+    await site.apply("*** Add File: tools/fine", "+x")
+
+
 async def test_a_git_directory_cannot_be_made_from_parts(site: Site) -> None:
     await site.apply("*** Add File: x/objects/a", "+1")
     with pytest.raises(Refusal) as refused:
         await site.plan("*** Add File: x/HEAD", "+ref: refs/heads/main", "*** Add File: x/refs/a", "+1")
+    assert refused.value.code == "PROTECTED_PATH"
+
+
+@pytest.mark.parametrize(
+    "names", [("head", "Objects", "Refs"), ("HEAD", "objects", "REFS"), ("CommonDir", "Head", "x")]
+)
+async def test_a_git_directory_cannot_be_made_in_letters_that_a_filesystem_takes_for_the_same(
+    site: Site, names: tuple[str, str, str]
+) -> None:
+    head, objects, refs = names
+    parts = (f"*** Add File: x/{head}", "+1", f"*** Add File: x/{objects}/a", "+1", f"*** Add File: x/{refs}/a", "+1")
+    with pytest.raises(Refusal) as refused:
+        await site.plan(*(parts if refs != "x" else (*parts[:2], f"*** Add File: x/{objects}", "+1")))
     assert refused.value.code == "PROTECTED_PATH"
 
 
