@@ -25,6 +25,13 @@ ACTIVE: Final = "state IN ('pending', 'granted', 'resuming')"
 """SQL: it may still run."""
 UNDECIDED: Final = frozenset({"pending", "granted"})
 RUNNABLE: Final = UNDECIDED | {"resuming"}
+_IN_TIME: Final = "(state = 'resuming' OR expires_at > ?)"
+_OLDEST: Final = "created_at, rowid"
+_OUTLINE: Final = (
+    "id, tool, workspace_id, operation_key, fingerprint, state, '{}' AS body, "
+    "json_remove(shown, '$.diff', '$.stdin', '$.data') AS shown, reason, expires_at, created_at, result, approvals, "
+    "instance_id, caller, decided_by, operation_id"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +101,26 @@ def many(db: Database, where: str, value: str | float) -> list[Hold]:
 
 def listed(db: Database, limit: int, *, active: bool) -> list[Hold]:
     """Return the holds that may still run, oldest first; or those that ended, newest first."""
-    where, order = (ACTIVE, "created_at, rowid") if active else (f"NOT {ACTIVE}", "created_at desc, rowid desc")
+    where, order = (ACTIVE, _OLDEST) if active else (f"NOT {ACTIVE}", "created_at desc, rowid desc")
     return [_hold(row) for row in db.table("holds").rows_where(where, order_by=order, limit=limit)]
+
+
+def outlines(db: Database, limit: int, now: float) -> list[Hold]:
+    """Return the holds that may still run, oldest first, without their bodies and long texts.
+
+    For a list that is asked for often: what is held may be a megabyte each. What nobody swept yet is left out.
+    """
+    rows = db.table("holds").rows_where(
+        f"{ACTIVE} AND {_IN_TIME}", [now], select=_OUTLINE, order_by=_OLDEST, limit=limit
+    )
+    return [_hold(row) for row in rows]
+
+
+def count_pending(db: Database, now: float) -> int:
+    """Return how many holds wait for a decision."""
+    sql = "SELECT count(*) FROM holds WHERE state = 'pending' AND expires_at > ?"
+    (found,) = db.execute(sql, (now,)).fetchone()
+    return int(found)
 
 
 def scrubbed(hold: Hold) -> dict[str, Any]:

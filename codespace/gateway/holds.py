@@ -117,6 +117,16 @@ class Holds:
             hold for hold in [await self._current(row) for row in rows] if (hold.state in hold_rows.RUNNABLE) == active
         ]
 
+    async def outlines(self) -> list[Hold]:
+        """Return the holds that may still run, oldest first, to be listed: without bodies and long texts."""
+        now = self._wall_clock()
+        return await self._store.read(lambda db: hold_rows.outlines(db, limits.LIST_ROWS, now))
+
+    async def count_pending(self) -> int:
+        """Return how many holds wait for a decision."""
+        now = self._wall_clock()
+        return await self._store.read(lambda db: hold_rows.count_pending(db, now))
+
     async def sweep(self) -> None:
         """Deny what waited too long, though nobody asks for it any more: a body must not outlive its time.
 

@@ -50,6 +50,14 @@ class Operator:
         """Return the holds that may still run, oldest first, at most limits.LIST_ROWS."""
         return await self._holds.listed(active=True)
 
+    async def outlines(self) -> list[Hold]:
+        """Return the same as a list needs them: without their bodies, diffs and inputs, however much is held."""
+        return await self._holds.outlines()
+
+    async def count_pending(self) -> int:
+        """Return how many holds wait for a decision."""
+        return await self._holds.count_pending()
+
     async def decided(self, limit: int = limits.LIST_ROWS) -> list[Hold]:
         """Return the holds that were denied or ran, newest first."""
         return await self._holds.listed(active=False, limit=limit)

@@ -110,7 +110,7 @@ def _holds(desk: Desk) -> None:
     async def holds() -> Response:
         async def act() -> Response:
             decided = await operator.decided(limits.CONSOLE_ROWS)
-            return await desk.page("holds", "holds", holds=await operator.holds(), decided=decided)
+            return await desk.page("holds", "holds", holds=await operator.outlines(), decided=decided)
 
         return await desk.show(act)
 

@@ -92,7 +92,7 @@ class Desk:
         return Response(text, status, mimetype="text/html")
 
     async def pending(self) -> int:
-        return sum(1 for hold in await self.console.operator.holds() if hold.state == "pending")
+        return await self.console.operator.count_pending()
 
     async def _pending_shown(self) -> int | str:
         """Return the number in the frame; a page that says the database is away must not need it."""

@@ -414,3 +414,22 @@ async def test_a_diff_that_cannot_be_shown_whole_to_who_decides_is_not_held(appr
         assert caught.value.code == "LIMIT_REACHED"
         assert tree(bench.root) == {"log.txt": b"first\n"}
         assert await bench.daemon.operator.holds() == []
+
+
+async def test_a_list_of_what_is_held_carries_none_of_its_long_texts_and_nothing_whose_time_is_over() -> None:
+    async with open_operated() as bench:
+        operator = bench.daemon.operator
+        patch = await held(bench)
+        with pytest.raises(Refusal) as caught:
+            await bench.call("exec_command", command=["cat"], stdin="CANARY")
+        assert [hold.id for hold in await operator.outlines()] == [patch, caught.value.approval_id]
+        assert await operator.count_pending() == 2
+        assert "CANARY" not in str(await operator.outlines())
+        assert [hold.shown.get("files", hold.shown.get("command")) for hold in await operator.outlines()] == [
+            ["log.txt"],
+            ["cat"],
+        ]
+        await operator.grant(patch, by="test")
+        assert await operator.count_pending() == 1
+        bench.advance(limits.APPROVAL_EXPIRY_SECONDS + 1)
+        assert (await operator.outlines(), await operator.count_pending()) == ([], 0)

@@ -8,14 +8,17 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import httpx2
+import pytest
 import trio
 
+from codespace.errors import Refusal
 from codespace.http.console import Console
 from codespace.http.exposure import console_host
 from codespace.http.serve import serve_http
 from codespace.http.signin import Tickets
 from codespace.testing import Bench, open_bench
 
+PATCH = "*** Begin Patch\n*** Add File: new.txt\n+CANARY\n*** End Patch\n"
 OPERATOR = "operator-token-of-a-test-0123456789"
 
 
@@ -52,6 +55,16 @@ async def test_another_token_than_the_operators_opens_no_session_and_is_told_as_
         answer = await http.post("/sign-in", data={"token": "another"}, headers={"origin": own})
         assert (answer.status_code, "set-cookie" in answer.headers) == (403, False)
         assert "not the operator" in answer.text
+
+
+async def test_the_list_of_what_is_held_names_its_commands_and_files_and_counts_them() -> None:
+    async with open_bench(approvals="operator") as bench, signed_in(bench) as http:
+        for tool, asked in (("exec_command", {"command": ["echo", "words"]}), ("apply_patch", {"patch": PATCH})):
+            with pytest.raises(Refusal):
+                await bench.call(tool, **asked)
+        page = (await http.get("/holds")).text
+        assert [wanted for wanted in ("echo words", "new.txt", 'aria-live="polite">2<') if wanted not in page] == []
+        assert "CANARY" not in page
 
 
 async def test_a_database_that_cannot_be_read_is_told_on_every_page_and_none_fails() -> None:
