@@ -7,6 +7,7 @@ Whatever a command needs is imported when that command runs: `--help` and `--ver
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from collections.abc import Sequence
 
@@ -28,6 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if refused is not None:
         print(refused, file=sys.stderr)
         return USAGE
+    if argv is None:
+        _speak_utf8()
     try:
         return _run(argv)
     except KeyboardInterrupt:
@@ -52,8 +55,16 @@ def _run(argv: Sequence[str] | None) -> int:
             sys.stdout.flush()  # here, where it can be answered for, and not at the interpreter's end
 
 
+def _speak_utf8() -> None:
+    """Begin again in UTF-8 mode where the locale has another encoding: so callers, helpers and files are taken to say
+    names, and what the locale made of those would be other files."""
+    if sys.getfilesystemencoding() != "utf-8" and sys.executable:
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])  # noqa: S606 - ourselves, no shell
+
+
 def serve() -> int:
     """Run `codespace serve` with the words of the process: the entry point `codespace-mcp`."""
+    _speak_utf8()
     return main(["serve", *sys.argv[1:]])
 
 

@@ -15,6 +15,7 @@ from codespace import __version__, platform
 
 from .conftest import Desk
 
+CHECKOUT = Path(__file__).parents[2]
 _HEAVY = ("trio", "mcp", "pydantic", "sqlite_utils", "structlog", "quart", "hypercorn", "statemachine")
 
 
@@ -31,6 +32,18 @@ finally:
     told = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert told.stdout
     assert told.stderr == "[]\n"
+
+
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+"""Gives Python a locale whose names are not UTF-8, on every machine."""
+
+
+@pytest.mark.parametrize("entry", ["main", "serve"])
+def test_a_locale_of_another_encoding_is_left_at_once(entry: str) -> None:
+    program = f"import sys; from codespace import cli; print(sys.getfilesystemencoding(), flush=True); cli.{entry}()"
+    words = [sys.executable, "-c", program, "--help"]
+    told = subprocess.run(words, env=ASCII, cwd=CHECKOUT, capture_output=True, timeout=60, check=True)
+    assert told.stdout.splitlines()[:2] == [b"ascii", b"utf-8"]
 
 
 def test_the_version_is_the_packages(desk: Desk) -> None:
