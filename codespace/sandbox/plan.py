@@ -18,7 +18,7 @@ from codespace.beneath import Hidden, Root
 from codespace.contract import NetworkPolicy, Workspace
 from codespace.display import display
 from codespace.errors import Refusal
-from codespace.sandbox import git, submounts, system
+from codespace.sandbox import git, submounts, system, twins
 from codespace.sandbox.scan import Inventory
 from codespace.sandbox.system import Masks
 
@@ -161,6 +161,7 @@ def _mounts(workspace: Workspace, root: Root, inventory: Inventory) -> list[Moun
         read_only.update(
             path for path, there in git.gitlinks(root, inventory) if there and f"{path}/.git" not in inside
         )
+    read_only |= twins.names(root, inventory, git=workspace.git != "unprotected")
     special = submounts.below(workspace.root) if not workspace.allow_submounts else submounts.Found((), ())
     emptied = {*inventory.hidden_files, *inventory.sockets, *special.files}
     nameless = {path for path in emptied if not _can_be_named(workspace.root, path)}

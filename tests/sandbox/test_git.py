@@ -328,6 +328,25 @@ def test_what_a_run_plants_is_named_the_loudest_first(cage: Cage) -> None:
     assert cage.run(["true"], protected=PROTECTED).planted == ()
 
 
+@pytest.mark.parametrize("mode", ["read_only", "commit"])
+def test_a_second_name_that_an_earlier_run_made_is_no_way_to_write_a_protected_file(cage: Cage, mode: str) -> None:
+    chosen = cage.having(git=mode)
+    planting = """
+    echo fine >.mcp.json; mkdir -p .claude/deep build; echo fine >.claude/deep/x; git init -q; git init -q sub
+    ln .mcp.json copy; ln .claude/deep/x build/x; ln .git/config build/config; ln .git/hooks/pre-push.sample build/hook
+    ln sub/.git/config .git/config-of-sub; git init -q "$(printf 'new\\nline')"; ln new*/.git/config odd
+    echo fine >build/other; ln build/other build/fine
+    """
+    assert chosen.run(["/bin/sh", "-c", planting], protected=PROTECTED).code == 0
+    attack = """
+    for file in copy build/x build/config build/hook .git/config-of-sub odd build/fine
+    do if ( echo evil >$file ) 2>/dev/null; then echo "wrote $file"; fi; chmod 777 $file; done 2>/dev/null
+    """
+    assert chosen.run(["/bin/sh", "-c", attack], protected=PROTECTED).out == "wrote build/fine\n"
+    assert "evil" not in (cage.root / ".mcp.json").read_text() + (cage.root / ".git/config").read_text()
+    assert cage.having(git="unprotected").sh(attack).out.count("wrote") == 7  # the control
+
+
 def test_protected_files_cannot_be_changed_or_replaced_by_a_command(cage: Cage) -> None:
     for name in (".mcp.json", ".vscode/tasks.json", ".vscode/other.json", ".claude/settings.json"):
         cage.put(name, "mine\n")
