@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -30,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(refused, file=sys.stderr)
         return USAGE
     if argv is None:
-        _speak_utf8()
+        _start_afresh()
     try:
         return _run(argv)
     except KeyboardInterrupt:
@@ -55,16 +56,22 @@ def _run(argv: Sequence[str] | None) -> int:
             sys.stdout.flush()  # here, where it can be answered for, and not at the interpreter's end
 
 
-def _speak_utf8() -> None:
-    """Begin again in UTF-8 mode where the locale has another encoding: so callers, helpers and files are taken to say
-    names, and what the locale made of those would be other files."""
+def _start_afresh() -> None:
+    """Shed what whoever started us left to its children, and what an execve keeps.
+
+    Where SIGCHLD is ignored the end of no child can be learnt, and a blocked SIGTERM ends nobody. In a locale of
+    another encoding than UTF-8, in which callers, helpers and files say names, they would be taken for others: there it
+    begins again.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     if sys.getfilesystemencoding() != "utf-8" and sys.executable:
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])  # noqa: S606 - ourselves, no shell
 
 
 def serve() -> int:
     """Run `codespace serve` with the words of the process: the entry point `codespace-mcp`."""
-    _speak_utf8()
+    _start_afresh()
     return main(["serve", *sys.argv[1:]])
 
 

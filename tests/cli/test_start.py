@@ -46,6 +46,23 @@ def test_a_locale_of_another_encoding_is_left_at_once(entry: str) -> None:
     assert told.stdout.splitlines()[:2] == [b"ascii", b"utf-8"]
 
 
+@pytest.mark.parametrize("entry", ["main", "serve"])
+def test_signals_that_a_client_ignored_or_blocked_are_heard_again(entry: str) -> None:
+    program = f"""
+import signal
+from codespace import cli
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGTERM, signal.SIGCHLD}})
+try:
+    cli.{entry}()
+finally:
+    print(signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL, signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+"""
+    words = [sys.executable, "-c", program, "--help"]
+    told = subprocess.run(words, cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=True)
+    assert told.stdout.splitlines()[-1] == "True set()"
+
+
 def test_the_version_is_the_packages(desk: Desk) -> None:
     assert desk.codespace("--version").out == f"codespace {__version__}\n"
 
