@@ -29,14 +29,19 @@ class Entry:
     """The path, within its filesystem, of what is mounted."""
     point: str
     read_only: bool
+    name: str = ""
+    """What the filesystem calls it: a device, or a place on a server."""
 
 
 def table(pid: int | str = "self") -> Iterator[Entry]:
     """Yield the mounts that a process sees, the later above the earlier. Raises: OSError. Source: proc(5)."""
     with open(f"/proc/{pid}/mountinfo", "rb") as lines:
         for line in lines:
-            fields = line.split(b" ")
-            yield Entry(fields[2].decode(), plain(fields[3]), plain(fields[4]), b"ro" in fields[5].split(b","))
+            mounted, _, filesystem = line.partition(b" - ")
+            fields = mounted.split(b" ")
+            read_only = b"ro" in fields[5].split(b",")
+            name = plain(filesystem.split(b" ")[1])
+            yield Entry(fields[2].decode(), plain(fields[3]), plain(fields[4]), read_only, name)
 
 
 def below(root: str) -> Found:
@@ -63,10 +68,18 @@ class Host:
         Mounts that others cover count too: nobody reaches through a name what they show.
         """
         return any(
-            entry.device == found.device and posixpath.join(entry.source, below).rstrip("/") == found.source.rstrip("/")
+            entry.device == found.device and _shows(found, entry, below)
             for entry in self._mounts
             if (below := _below(path, entry.point)) is not None
         )
+
+
+def _shows(found: Entry, entry: Entry, below: str) -> bool:
+    """Return whether `found` is what lies at `below` in another mount of the same filesystem."""
+    if found.source == entry.source == "/" and found.name != entry.name:
+        # NFS: whatever is mounted is `/` there, and its place on the server is part of the name.
+        return posixpath.join(entry.name, below) == found.name
+    return posixpath.join(entry.source, below).rstrip("/") == found.source.rstrip("/")
 
 
 def _below(path: str, point: str) -> str | None:
