@@ -226,6 +226,7 @@ async def _open_gateway(
             drivers.start_soon(holds.tend)
             drivers.start_soon(grants.tend)
             drivers.start_soon(recovery.tend, leftovers, lambda: patching.under_way | execution.under_way)
+            drivers.start_soon(recovery.watch)
             drivers.start_soon(links.count, settings.workspaces.values())
             drivers.start_soon(prune, runner, ledger, settings.snapshot_bytes, settings.snapshot_age_seconds)
             try:

@@ -19,6 +19,8 @@ RECORD_RETRY_SECONDS: Final = 1.0
 # Between two tries to record what happened while the database was away; a full disk takes a person to clear.
 SETTLE_PAUSE_SECONDS: Final = 60.0
 # Longest pause between two tries to settle what a fault of this daemon left; the first comes after a second.
+NEIGHBOURS_SECONDS: Final = 60.0
+# Between two looks for daemons of the same database that died: what they left must not wait for a next start.
 SCRUB_RETRY_SECONDS: Final = 0.2
 # Between two tries to cut the database's log, which a reader keeps for milliseconds.
 SCRUB_PATIENCE_SECONDS: Final = 3.0

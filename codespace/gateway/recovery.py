@@ -15,7 +15,7 @@ from codespace import limits
 from codespace.drive import Step
 from codespace.errors import Refusal
 from codespace.gateway.holds import Holds
-from codespace.gateway.instances import Instances
+from codespace.gateway.instances import Instance, Instances
 from codespace.gateway.ledger import Ledger, Operation, Unsettled
 from codespace.gateway.settlement import Settlement
 
@@ -59,6 +59,8 @@ class Recovery:
         self._holds = holds
         self._settlement = settlement
         self._tolerated: dict[str, float] = {}
+        self._tried: set[str] = set()
+        """Daemons that died and left what could not be settled when it was tried."""
 
     async def run(self) -> None:
         """Settle what dead daemons left within limits.RECOVERY_SECONDS; the rest waits for the next start.
@@ -67,12 +69,33 @@ class Recovery:
         """
         with trio.move_on_after(limits.RECOVERY_SECONDS) as patience:
             for instance in await self._instances.dead():
-                if await self._settle(instance.id, frozenset, instance.state_dir):
-                    await self._tidy(instance.state_dir)
-                    await self._instances.end(instance.id)
+                await self._settle_dead(instance)
             await self._tidy(self._instances.own.state_dir)
         if patience.cancelled_caught:
             log.warning("recovery ran out of time; the rest is tried at the next start")
+
+    async def watch(self) -> None:
+        """Settle what other daemons leave that die while this one lives, until cancelled.
+
+        Each is tried once; what cannot be settled then waits for who enters its root, or for the next start.
+        """
+        while True:
+            await trio.sleep(limits.NEIGHBOURS_SECONDS)
+            try:
+                for instance in await self._instances.dead():
+                    if instance.id not in self._tried:
+                        await self._settle_dead(instance)
+            except Refusal as refusal:
+                log.warning("daemons that died could not be looked for yet", code=refusal.code)
+            except Exception:  # in the daemon's own nursery: a fault here must not end the daemon
+                log.exception("what a dead daemon left could not be settled")
+
+    async def _settle_dead(self, instance: Instance) -> None:
+        if await self._settle(instance.id, frozenset, instance.state_dir):
+            await self._tidy(instance.state_dir)
+            await self._instances.end(instance.id)
+        else:
+            self._tried.add(instance.id)
 
     async def mint(self, operation: Operation, also_move: Sequence[Step]) -> None:
         """Record a new operation of one who holds the root; a patch that was left unfinished there is settled first.

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog.testing
+import trio
 
+from codespace import limits
 from codespace.errors import Refusal
 from codespace.gateway import audit
 from codespace.gateway.database import connect
@@ -141,6 +144,49 @@ async def test_a_granted_command_that_was_being_started_is_ambiguous_and_its_bod
             await bench.call("operation_resume", approval_id=hold)
         assert caught.value.code == "APPROVAL_AMBIGUOUS"
         assert (await bench.call("approval_status", approval_id=hold))["state"] == "consumed"
+
+
+async def test_what_a_daemon_leaves_that_dies_beside_a_living_one_does_not_wait_for_a_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "NEIGHBOURS_SECONDS", 0.02)
+    async with open_bench(approvals="confirm") as bench:
+        operation_id = leave_behind(bench, "exec", "running", approval_id="appr-exec_command")
+        approval_id = leave_resuming(bench, "exec_command", "inst-exec-running")
+        with trio.fail_after(30):
+            while (await bench.call("approval_status", approval_id=approval_id))["state"] != "consumed":
+                await trio.lowlevel.checkpoint()
+            while not ended(bench, "inst-exec-running"):
+                await trio.lowlevel.checkpoint()
+        assert (await bench.call("operation_status", operation_id=operation_id))["status"] == "lost"
+        with pytest.raises(Refusal, match="APPROVAL_AMBIGUOUS"):
+            await bench.call("operation_resume", approval_id=approval_id)
+
+
+async def test_what_a_dead_neighbour_left_and_cannot_be_settled_is_tried_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "NEIGHBOURS_SECONDS", 0.02)
+    async with open_bench() as bench:
+        with structlog.testing.capture_logs() as log:
+            leave_behind(bench, "patch", "applying", root=str(tmp_path / "not-registered"))
+            leave_behind(bench, "exec", "running")
+            with trio.fail_after(30):
+                while not ended(bench, "inst-exec-running"):
+                    await trio.lowlevel.checkpoint()
+            leave_behind(bench, "exec", "spawning")
+            with trio.fail_after(30):
+                while not ended(bench, "inst-exec-spawning"):
+                    await trio.lowlevel.checkpoint()
+        assert not ended(bench, "inst-patch-applying")
+        waits = [entry for entry in log if entry["event"] == "a patch waits for its root to be registered again"]
+        assert len(waits) == 1
+
+
+def ended(bench: Bench, instance_id: str) -> bool:
+    with connect(bench.daemon.settings.database) as db:
+        (at,) = db.execute("SELECT ended_at FROM instances WHERE id = ?", (instance_id,)).fetchone()
+    return at is not None
 
 
 async def test_a_granted_patch_that_was_being_applied_gets_the_end_of_its_operation() -> None:
