@@ -245,7 +245,7 @@ class Reader:
 
     def is_hidden(self, path: str) -> bool:
         """Return whether a hidden glob covers the cleaned `path`, also through a filesystem that folds letter case."""
-        if not self.hidden or not self.hidden.may_cover(path):
+        if not self.hidden or path == "." or not self.hidden.may_cover(path):  # the root is no name of one letter
             return False
         return self.hidden.covers(path) or self._folds(path)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import resource
 import signal
 import time
@@ -36,6 +37,8 @@ _COMMON: Final = ("--no-config", "--no-messages", "--color=never", "--no-mmap")
 _NO_MEMORY: Final = (-signal.SIGABRT, 128 + signal.SIGABRT)
 # How ripgrep ends at its memory limit, alone and told by bubblewrap; what it had found stands.
 _MEMORY: Final = ("--regex-size-limit=32M", "--dfa-size-limit=64M")
+_LETTERS: Final = re.compile(r"\[(?:[a-zA-Z0-9._~+=-](?!-)|0-9|a-z|A-Z)+\]")
+# Between brackets, what nobody reads in another way: no class that is negated, no range that could run backwards.
 _TREE: Final = ("--hidden", "--no-require-git", "--no-ignore-global", "--iglob=!.git", f"--glob=!{STAGED_PREFIX}*")
 
 
@@ -261,7 +264,8 @@ def shown(path: str) -> str:
 
 def _is_plain(glob: str) -> bool:
     """Return whether ripgrep reads a hidden glob exactly as `beneath` does; the rest is left to the look at results."""
-    return not any(special in glob for special in "[]{}\\") and not glob.startswith("!")
+    rest = _LETTERS.sub("", glob)
+    return not any(special in rest for special in "[]{}\\") and not glob.startswith("!")
 
 
 def _check(ending: child.Ending) -> None:

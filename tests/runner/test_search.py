@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from codespace import limits
+from codespace.beneath import Hidden
 from codespace.contract import FindResult, SearchResult, Workspace
 from codespace.errors import Refusal
 from codespace.runner import ripgrep
@@ -131,6 +132,17 @@ async def test_a_search_finds_the_lines_of_visible_files_only(search: Search, wo
     assert (found["a/one.py"].line, found["a/one.py"].column, found["a/one.py"].text) == (2, 1, "needle here")
     assert found["a/two.txt"].column == 3
     assert not result.truncated
+
+
+@pytest.mark.parametrize("glob", ["keys", "[k]eys", "[Kk]e[a-z]s", "*.[pP][eE]m", "[z-a]x", "?"])
+async def test_what_is_hidden_is_not_even_counted(search: Search, tmp_path: Path, glob: str) -> None:
+    workspace = Workspace(id="w", root=str(tmp_path), hidden_paths=(glob,))
+    put(workspace, {"seen": "needle", "zx": "needle", "b-7": "needle"})
+    visible = (await grep(search, workspace)).files_searched
+    hidden = [name for name in ("keys", "k.pEm", "k") if Hidden([glob]).covers(name)]
+    put(workspace, dict.fromkeys(hidden, "needle"))
+    result = await grep(search, workspace)
+    assert (result.files_searched, len(result.matches)) == (visible, 3)
 
 
 async def test_context_lines_come_with_a_match(search: Search, workspace: Workspace) -> None:
