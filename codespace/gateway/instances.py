@@ -94,6 +94,12 @@ class Instances:
         now = self._wall_clock()
         await self._store.write(lambda db: _set_ended(db, instance_id, now))
 
+    async def bury(self, instance: Instance) -> None:
+        """Say that a dead instance has ended and left nothing unsettled, and remove the file of its lock."""
+        await self.end(instance.id)
+        if os.path.basename(instance.lock_path) == f"{instance.id}.lock":
+            await trio.to_thread.run_sync(_remove, instance.lock_path)
+
     def close(self) -> None:
         """Remove and unlock this instance's file."""
         if self._lock is not None:
@@ -108,6 +114,11 @@ def _lock_new(path: str) -> int:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return fd
+
+
+def _remove(path: str) -> None:
+    with suppress(OSError):  # gone meanwhile, or in a directory that only its daemon may write
+        os.unlink(path)
 
 
 def _held(path: str) -> bool:

@@ -93,7 +93,7 @@ class Recovery:
     async def _settle_dead(self, instance: Instance) -> None:
         if await self._settle(instance.id, frozenset, instance.state_dir):
             await self._tidy(instance.state_dir)
-            await self._instances.end(instance.id)
+            await self._instances.bury(instance)
         else:
             self._tried.add(instance.id)
 

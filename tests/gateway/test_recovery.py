@@ -233,3 +233,17 @@ async def test_what_recovery_writes_is_in_the_chain() -> None:
         assert [event["event"] for event in events] == ["refused"]
         with connect(bench.daemon.settings.database) as db:
             assert audit.verify(db).ok
+
+
+@pytest.mark.parametrize("name", ["inst-exec-running.lock", "another.txt"])
+async def test_the_lock_file_of_a_dead_daemon_goes_with_its_last_operation_and_no_other_file_does(name: str) -> None:
+    async with open_bench() as bench:
+        await bench.stop()
+        leave_behind(bench, "exec", "running")
+        left = Path(bench.daemon.settings.state_dir, "instances", name)
+        left.write_bytes(b"")
+        with connect(bench.daemon.settings.database) as db:
+            db.execute("UPDATE instances SET lock_path = ? WHERE id = 'inst-exec-running'", (str(left),))
+        await bench.start()
+        assert ended(bench, "inst-exec-running")
+        assert left.exists() == (name == "another.txt")
