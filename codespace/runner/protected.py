@@ -26,6 +26,9 @@ PROTECTED: Final[tuple[str, ...]] = (
     "/.amazonq/",
     "/.opencode/",
     "/opencode.json",
+    "/opencode.jsonc",
+    "/crush.json",
+    "/.crush.json",
     "/.aider.conf.yml",
     # editors: tasks, launchers, paths of programs, containers that are built on opening
     "/.vscode/tasks.json",
@@ -35,6 +38,7 @@ PROTECTED: Final[tuple[str, ...]] = (
     "/*.code-workspace",
     "/.idea/",
     "/.zed/",
+    "/.helix/",
     "/.devcontainer/",
     "/.devcontainer.json",
     "/.exrc",
