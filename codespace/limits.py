@@ -168,6 +168,8 @@ DIFF_EFFORT: Final = 200_000
 
 TIDY_SECONDS: Final = 32.0
 # For a whole `finish` behind a patch, its helper's deadline included; it takes a few unlinks.
+FORGET_SECONDS: Final = 2.0
+# For dropping a plan behind an answer; a stop waits for requests, and plans that are not dropped are bounded anyhow.
 TIDY_TRIES: Final = 5
 # How often that is tried again, a second apart: a helper that dies each time will not do it the sixth time.
 

@@ -85,7 +85,7 @@ class Plans:
             raise
         finally:
             # Protects the runner's memory from plans of callers who left; plans that are held are bounded anyhow.
-            with trio.move_on_after(limits.TIDY_SECONDS, shield=True):
+            with trio.move_on_after(limits.FORGET_SECONDS, shield=True):
                 await self.forget(workspace, token)
 
     async def _whole_diff(self, workspace: Workspace, token: str) -> str:

@@ -111,6 +111,19 @@ async def test_a_runner_that_fails_in_any_verb_of_a_patch_leaves_a_whole_tree_a_
         assert (await bench.call("apply_patch", patch=FREE))["status"] == "applied"
 
 
+async def test_a_plan_that_cannot_be_dropped_holds_up_neither_its_answer_nor_a_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "FORGET_SECONDS", 0.1)
+    faults = Faults()
+    async with bench_with(faults) as bench:
+        faults.order("before", "finish", hang)
+        with trio.fail_after(limits.STOP_SECONDS):
+            assert (await bench.call("apply_patch", patch=PATCH, check_only=True))["status"] == "checked"
+        assert faults.met == [("before", "finish")]
+        assert (await bench.call("apply_patch", patch=PATCH))["status"] == "applied"
+
+
 @pytest.mark.parametrize("fault", [crash, hang])
 async def test_where_nothing_can_be_seen_the_answer_is_unknown_and_the_daemon_settles_it_later(fault: Act) -> None:
     faults = Faults()
