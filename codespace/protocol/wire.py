@@ -77,19 +77,16 @@ async def _converse(
 
 
 class _Pending:
-    """The requests that were read and not yet answered."""
+    """The requests that were read and whose answers are not yet written."""
 
     def __init__(self) -> None:
         self._ids: set[types.RequestId] = set()
-        self._none = trio.Event()
-        self._none.set()
+        self._fewer = trio.Event()
 
     def read(self, message: types.JSONRPCMessage) -> None:
         match message:
             case types.JSONRPCRequest():
                 self._ids.add(message.id)
-                if self._none.is_set():
-                    self._none = trio.Event()
             case types.JSONRPCNotification(method="notifications/cancelled", params={"requestId": str() | int() as id}):
                 self._settled(id)
 
@@ -97,15 +94,22 @@ class _Pending:
         if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
             self._settled(message.id)
 
+    async def wait_room(self) -> None:
+        """Return once another request may be read: a client that asks and takes no answer must not fill our memory."""
+        await self._wait_under(limits.STDIO_UNANSWERED)
+
     async def wait_answered(self) -> None:
-        while self._ids:
-            await self._none.wait()
+        await self._wait_under(1)
+
+    async def _wait_under(self, count: int) -> None:
+        while len(self._ids) >= count:
+            await self._fewer.wait()
 
     def _settled(self, id: types.RequestId | None) -> None:
         if id is not None:
             self._ids.discard(id)
-        if not self._ids:
-            self._none.set()
+            self._fewer.set()
+            self._fewer = trio.Event()
 
 
 async def _cancel_when(stop: trio.Event, scope: trio.CancelScope) -> None:
@@ -130,6 +134,7 @@ async def _read(lines: AsyncIterator[Line], to_server: Any, errors: Any, pending
             continue
         pending.read(message)
         await to_server.send(SessionMessage(message))
+        await pending.wait_room()
 
 
 async def _write(from_server: Any, send: Send, pending: _Pending) -> None:

@@ -94,6 +94,29 @@ async def test_a_stop_does_not_wait_for_a_client_that_takes_nothing(autojump_clo
         assert trio.current_time() - started == pytest.approx(limits.STDIO_FLUSH_SECONDS)
 
 
+async def test_no_more_is_read_from_a_client_that_takes_no_answers_until_it_takes_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "STDIO_UNANSWERED", 5)
+    async with wired() as wire:
+        sent = list[int]()
+
+        async def ask() -> None:
+            for id in range(1, 21):
+                await wire.send("ping", id)
+                sent.append(id)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked()
+            assert sent == [1, 2, 3, 4, 5]
+            answered = {(await wire.receive())["id"] for _ in range(3)}
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(sent) == 8
+            answered |= {(await wire.receive())["id"] for _ in range(17)}
+        assert answered == set(range(1, 21))
+
+
 async def test_a_stop_does_not_wait_for_a_call_that_was_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "STDIO_FLUSH_SECONDS", 30.0)
     async with wired() as wire:
