@@ -71,7 +71,9 @@ class Reader:
         try:
             descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise refusal(error, path) from error
+            refused = refusal(error, path)
+            refused.next_step = "Ask the operator whether the directory was moved, unmounted or deleted."
+            raise refused from error
         status = os.fstat(descriptor)
         anchor = Anchor(descriptor, status.st_dev, kernel.mount_id(descriptor), allow_submounts)
         return cls(path, anchor, (status.st_dev, status.st_ino), Hidden(hidden), chosen)

@@ -174,7 +174,8 @@ async def _run(lane: Lane, work: Callable[[Call], T], left: str) -> T:
         raise  # the function's own business, or its fault
     except sqlite3.Error as error:
         raise refusal(error, left) from error
-    except json.JSONDecodeError as error:  # only rows are read as JSON there, and we wrote none that is none
+    except (json.JSONDecodeError, OverflowError) as error:
+        # Only rows are read as JSON there, and counted on from: we wrote none that is none, and no number so large.
         raise Refusal(
             "STORE_UNAVAILABLE", f"The database is damaged. {left}", details={"cause": "DAMAGED", "outcome": "nothing"}
         ) from error

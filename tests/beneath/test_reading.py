@@ -152,6 +152,9 @@ def test_a_replaced_root_is_refused(root: Root, tree: Path) -> None:
 
 def test_a_root_that_is_no_directory_is_refused(tree: Path) -> None:
     assert code_of(lambda: Root.open(str(tree / "none"))) == "FILE_NOT_FOUND"
+    with pytest.raises(Refusal) as caught:
+        Root.open(str(tree / "none"))
+    assert "operator" in caught.value.next_step  # find would look in the same place
     assert code_of(lambda: Root.open(str(tree / "a" / "b" / "file"))) == "PATH_NOT_DIRECTORY"
 
 

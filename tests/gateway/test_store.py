@@ -23,6 +23,7 @@ from codespace import limits
 from codespace.drive import UNKNOWN
 from codespace.errors import Refusal
 from codespace.gateway import database, schema
+from codespace.gateway.audit import Audit
 from codespace.gateway.database import connect
 from codespace.gateway.store import Store
 
@@ -108,6 +109,20 @@ async def test_a_broken_constraint_reaches_the_caller_as_it_is_and_leaves_nothin
         with pytest.raises(sqlite3.IntegrityError):
             await store.write(twice)
         assert await store.read(names) == set()
+
+
+async def test_a_chain_whose_last_number_has_no_next_is_told_as_damaged(path: Path) -> None:
+    chain = Audit(lambda: 0.25, "inst-a")
+
+    def append(db: Database) -> None:
+        chain.append(db, "patch", "op-a", "admitted", "minted", "planning", "Because.")
+
+    async with open_store(path) as store:
+        await store.write(append)
+        await store.write(lambda db: db.execute("UPDATE events SET seq = 9223372036854775807") and None)
+        with pytest.raises(Refusal) as caught:
+            await store.write(append)
+        assert (caught.value.code, (caught.value.details or {})["cause"]) == ("STORE_UNAVAILABLE", "DAMAGED")
 
 
 async def test_a_read_of_a_file_may_not_write(path: Path) -> None:
