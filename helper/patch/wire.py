@@ -6,6 +6,7 @@ guessing where the next request begins would be worse.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -45,6 +46,8 @@ def serve(reading: BinaryIO, writing: FileIO) -> None:
                     reply = {"ok": session.call(request)}
             except Refusal as refusal:
                 reply = {"refusal": refusal.body()}
+            except OSError as error:
+                reply = {"refusal": _failed(error).body()}
             except Exception:
                 traceback.print_exc(file=sys.stderr)
                 reply = {"refusal": Refusal("INTERNAL", "The patch helper met a fault of its own.").body()}
@@ -52,6 +55,18 @@ def serve(reading: BinaryIO, writing: FileIO) -> None:
     finally:
         if session is not None:
             session.close()
+
+
+def _failed(error: OSError) -> Refusal:
+    """Return the refusal of a disk that took no more: of the root's own errors each verb tells by itself."""
+    traceback.print_exception(error, file=sys.stderr)
+    number = errno.errorcode.get(error.errno or 0, str(error.errno))
+    return Refusal(
+        "FILE_OPERATION_FAILED",
+        f"The journal could not be written: {error.strerror or 'unknown'} ({number}).",
+        next_step="Ask the operator to make room in the state directory; operation_status says what became of it.",
+        details={"errno": number},
+    )
 
 
 def _next(reading: BinaryIO) -> Mapping[str, Any] | None:

@@ -51,8 +51,8 @@ class Place:
     def mount(self, where: Path, kind: str, options: str) -> None:
         subprocess.run(["mount", "-t", kind, "-o", options, "none", str(where)], check=True)
 
-    def remount(self, how: str) -> None:
-        subprocess.run(["mount", "-o", f"remount,{how}", str(self.root)], check=True)
+    def remount(self, how: str, where: Path | None = None) -> None:
+        subprocess.run(["mount", "-o", f"remount,{how}", str(where or self.root)], check=True)
 
     def told(self) -> dict[str, Any]:
         journals = self.state / "journal"
@@ -124,6 +124,26 @@ async def no_inodes_of_the_state(place: Place) -> dict[str, Any]:
     place.mount(place.state, "tmpfs", "size=8m,nr_inodes=4")
     (place.root / "a").write_text("one\n")
     return await place.apply(SMALL)
+
+
+async def no_inodes_to_install(place: Place) -> dict[str, Any]:
+    """One more inode: what is staged is marked, and that it is going to be installed cannot be."""
+    place.mount(place.state, "tmpfs", "size=8m,nr_inodes=5")
+    (place.root / "a").write_text("one\n")
+    async with Patcher(str(place.state)) as patcher:
+        await patcher.plan(place.workspace, OPERATION, SMALL, {})
+        await patcher.stage(place.workspace, OPERATION)
+        codes = []
+        for verb in (patcher.install, patcher.settle):
+            try:
+                await verb(place.workspace, OPERATION)
+            except Refusal as refusal:
+                codes.append(refusal.body())
+        between = place.told()["tree"]
+        place.remount("nr_inodes=50", place.state)
+        settled = await patcher.settle(place.workspace, OPERATION)
+        await patcher.finish(place.workspace, OPERATION)
+    return {"refusals": codes, "between": between, "settled": settled and settled[0]}
 
 
 async def read_only(place: Place) -> dict[str, Any]:
@@ -258,6 +278,7 @@ SCENES: dict[str, Callable[[Place], Awaitable[dict[str, Any]]]] = {
     "full state": full_state,
     "no inodes": no_inodes,
     "no inodes of the state": no_inodes_of_the_state,
+    "no inodes to install": no_inodes_to_install,
     "read-only": read_only,
     "turns read-only": turns_read_only,
     "overlay": overlay,

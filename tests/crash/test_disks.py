@@ -81,6 +81,18 @@ def test_a_state_directory_whose_inodes_end_with_the_manifest_keeps_nothing_stag
     assert found["journals"] == []
 
 
+def test_a_state_directory_whose_inodes_end_before_the_renames_says_so_and_settles_once_there_is_room(
+    tmp_path: Path,
+) -> None:
+    found = told("no inodes to install", tmp_path)
+    assert [each["code"] for each in found["refusals"]] == ["FILE_OPERATION_FAILED"] * 2
+    assert all(each["details"]["errno"] == "ENOSPC" for each in found["refusals"])
+    assert found["between"]["a"] == "one\n"
+    assert found["settled"] == "rejected"
+    assert found["tree"] == {"a": "one\n"}
+    assert found["journals"] == []
+
+
 def test_a_read_only_disk_refuses_a_patch_before_anything_is_written(tmp_path: Path) -> None:
     found = told("read-only", tmp_path)
     assert found["status"] == "rejected"
