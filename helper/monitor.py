@@ -54,8 +54,8 @@ DESCRIPTORS: Final = 4
 # stdin, stdout, stderr, directory.
 INHERITED: Final = 8
 # Most that a program is given beside those; bubblewrap takes three.
-HIGH: Final = 64
-# Descriptors are moved to here or above while they change places.
+HIGH: Final = 3 + INHERITED
+# Descriptors are moved to here or above while they change places; no higher than it must be, for a low RLIMIT_NOFILE.
 
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_CHILD_SUBREAPER: Final = 36

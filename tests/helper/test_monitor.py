@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -335,6 +336,13 @@ print(os.getsid(0) == os.getpid(), sorted(os.environ))
     line, output = keeper.ask("/bin/cat", "/proc/self/status")
     line.expect("started")
     assert "SigIgn:\t0000000000000000" in read_all(output).decode()
+
+
+def test_few_descriptors_are_enough_to_start_a_command(keeper: Keeper) -> None:
+    resource.prlimit(keeper.process.pid, resource.RLIMIT_NOFILE, (32, 32))
+    line, output = keeper.ask("/bin/echo", "here")
+    line.expect("started")
+    assert read_all(output) == b"here\n"
 
 
 def test_bytes_that_are_not_utf8_arrive_as_they_were(keeper: Keeper) -> None:
