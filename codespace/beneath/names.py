@@ -16,21 +16,22 @@ from codespace.errors import Refusal
 PATH_BYTES: Final = 4095  # PATH_MAX without its NUL
 
 
-def clean(path: str) -> str:
+def clean(path: str, argument: str = "path") -> str:
     """Return `path` normalised by its letters alone: no `.`, no `..`, no doubled or trailing slash.
 
     Args:
         path: What a caller said. `` and `.` are the root.
+        argument: Under which name it was said.
     Returns: A relative path, or `.` for the root.
     Raises: Refusal PATH_ESCAPE for an absolute path or one that leads above the root; INVALID_ARGUMENT
         for NUL and other control characters, for what is not Unicode text, and for an overlong path.
     """
     if not showable(path):
-        raise Refusal("INVALID_ARGUMENT", "The path has a control character or is not Unicode text. Nothing was done.")
+        raise _wrong(argument, "has a control character or is not Unicode text")
     if path.startswith("/"):
         raise Refusal("PATH_ESCAPE", f"{path} is absolute. Nothing was done.")
     if len(path) * 4 > PATH_BYTES and len(path.encode()) > PATH_BYTES:
-        raise Refusal("INVALID_ARGUMENT", f"The path is longer than {PATH_BYTES} bytes. Nothing was done.")
+        raise _wrong(argument, f"is longer than {PATH_BYTES} bytes")
     kept: list[str] = []
     for component in path.split("/"):
         if component in ("", "."):
@@ -42,6 +43,10 @@ def clean(path: str) -> str:
         else:
             raise Refusal("PATH_ESCAPE", f"{path} leads out of the workspace. Nothing was done.")
     return "/".join(kept) or "."
+
+
+def _wrong(argument: str, problem: str) -> Refusal:
+    return Refusal("INVALID_ARGUMENT", f"The {argument} {problem}. Nothing was done.", details={"argument": argument})
 
 
 def showable(name: str) -> bool:

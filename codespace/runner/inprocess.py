@@ -315,7 +315,7 @@ class InProcess:
     def check(self, argv: Sequence[str], cwd: str, env: Mapping[str, str]) -> None:
         environment.check_argv(argv)
         environment.check(env)
-        clean(cwd)
+        clean(cwd, "cwd")
 
     async def check_directory(self, workspace: Workspace, path: str) -> None:
         async with self._directory(workspace, path):

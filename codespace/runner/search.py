@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import astuple
 from typing import Final, TypeVar
 
 import trio
 
 from codespace import limits
-from codespace.contract import FindResult, SearchResult, Workspace
+from codespace.contract import FindResult, Match, SearchResult, Workspace
 from codespace.errors import Refusal
 from codespace.runner import fuzzy
 from codespace.runner.confinement import Confinement, Prober
@@ -101,6 +103,7 @@ class Search:
             context_lines: Lines shown before and after each match.
             limit: Most matches.
         Returns: `column` counts characters from 1. A long line is cut to a window around the match.
+            What is over limits.SEARCH_ANSWER_BYTES is left out, with the reason `size`.
             `files_searched` is a lower bound where `truncated`; `reason` as in find.
         Raises: Refusal INVALID_ARGUMENT with ripgrep's words about the pattern; FILE_OPERATION_FAILED, TIMEOUT.
         Cancel: nothing is left running.
@@ -108,7 +111,7 @@ class Search:
         _check_limit(limit)
         _check_text("pattern", pattern)
         if not 0 <= context_lines <= limits.SEARCH_CONTEXT_LINES:
-            raise Refusal("INVALID_ARGUMENT", f"context_lines is not within 0 and {limits.SEARCH_CONTEXT_LINES}.")
+            raise _wrong("context_lines", f"context_lines is not within 0 and {limits.SEARCH_CONTEXT_LINES}.")
         question = Question(pattern, literal, context_lines, _filter(glob), _prefilter(glob))
 
         def work(stop: Stop) -> SearchResult:
@@ -118,7 +121,10 @@ class Search:
             reason = call.cut or ("size" if matches.too_long else "unreadable" if call.unreadable else None)
             if len(found) > limit and reason != "time":
                 reason = "limit"
-            return SearchResult(tuple(found[:limit]), reason is not None, matches.files_searched, reason)
+            told = _fitting(found[:limit])
+            if len(told) < min(len(found), limit) and reason != "time":
+                reason = "size"
+            return SearchResult(told, reason is not None, matches.files_searched, reason)
 
         return await self._bounded(work, self._turns.of(workspace))
 
@@ -137,19 +143,33 @@ class Search:
             ) from None
 
 
+def _fitting(found: Sequence[Match]) -> tuple[Match, ...]:
+    """Return the first matches, as many as one answer holds; one alone always fits."""
+    left = limits.SEARCH_ANSWER_BYTES
+    for number, match in enumerate(found):
+        left -= len(json.dumps(astuple(match), ensure_ascii=False).encode(errors="replace"))
+        if left < 0:
+            return tuple(found[:number])
+    return tuple(found)
+
+
 def _check_limit(limit: int) -> None:
     if limit < 1:
-        raise Refusal("INVALID_ARGUMENT", f"limit is {limit}; at least 1 is needed.")
+        raise _wrong("limit", f"limit is {limit}; at least 1 is needed.")
 
 
 def _check_text(name: str, text: str) -> None:
     most = limits.SEARCH_PATTERN_CHARACTERS
     if not text.strip() and (name == "query" or not text):
-        raise Refusal("INVALID_ARGUMENT", f"The {name} is empty.")
+        raise _wrong(name, f"The {name} is empty.")
     if len(text) > most:
-        raise Refusal("INVALID_ARGUMENT", f"The {name} has {len(text):,} characters, over the limit of {most:,}.")
+        raise _wrong(name, f"The {name} has {len(text):,} characters, over the limit of {most:,}.")
     if "\0" in text or not _is_unicode(text):
-        raise Refusal("INVALID_ARGUMENT", f"The {name} has a NUL or is not Unicode text.")
+        raise _wrong(name, f"The {name} has a NUL or is not Unicode text.")
+
+
+def _wrong(argument: str, problem: str) -> Refusal:
+    return Refusal("INVALID_ARGUMENT", problem, details={"argument": argument})
 
 
 def _is_unicode(text: str) -> bool:

@@ -114,7 +114,7 @@ class Uds:
     def check(self, argv: Sequence[str], cwd: str, env: Mapping[str, str]) -> None:
         environment.check_argv(argv)
         environment.check(env)
-        clean(cwd)
+        clean(cwd, "cwd")
 
     def process(self, process_id: str) -> ProcessState:
         return self._mirror.find(process_id).state

@@ -39,8 +39,9 @@ def test_a_path_that_leads_out_is_an_escape(said: str) -> None:
 @pytest.mark.parametrize("said", ["a\0b", "a\nb", "\x1b[2J", "a\x7f", "a\x85b", "\udcff", "a/" * 2048 + "a"])
 def test_a_path_with_controls_or_no_text_or_no_end_is_refused(said: str) -> None:
     with pytest.raises(Refusal) as refused:
-        clean(said)
-    assert refused.value.code == "INVALID_ARGUMENT"
+        clean(said, "cwd")
+    assert (refused.value.code, refused.value.details) == ("INVALID_ARGUMENT", {"argument": "cwd"})
+    assert refused.value.message.startswith("The cwd ")
 
 
 @given(st.text(max_size=40, alphabet=st.sampled_from("ab./\\")))

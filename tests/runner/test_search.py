@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -209,14 +211,16 @@ async def test_a_wrong_pattern_is_refused_in_an_empty_workspace_too(search: Sear
 
 @pytest.mark.parametrize("pattern", ["", "a\0b", "x" * 10_001, "\udcff"])
 async def test_what_is_no_pattern_never_reaches_ripgrep(search: Search, workspace: Workspace, pattern: str) -> None:
-    assert (await refused(search, workspace, pattern)).code == "INVALID_ARGUMENT"
+    failure = await refused(search, workspace, pattern)
+    assert (failure.code, failure.details) == ("INVALID_ARGUMENT", {"argument": "pattern"})
 
 
 @pytest.mark.parametrize("changed", [{"limit": 0}, {"context_lines": -1}, {"context_lines": 51}, {"glob": "a\0"}])
 async def test_wrong_numbers_and_globs_are_refused(
     search: Search, workspace: Workspace, changed: dict[str, Any]
 ) -> None:
-    assert (await refused(search, workspace, "x", **changed)).code == "INVALID_ARGUMENT"
+    failure = await refused(search, workspace, "x", **changed)
+    assert (failure.code, failure.details) == ("INVALID_ARGUMENT", {"argument": next(iter(changed))})
 
 
 @pytest.mark.parametrize(
@@ -292,6 +296,18 @@ async def test_the_matches_of_one_file_with_too_many_are_shown_as_far_as_they_ca
     result = await grep(search, workspace, "xxx", limit=10)
     assert [match.line for match in result.matches] == list(range(1, 11))
     assert (result.truncated, result.reason) == (True, "limit")
+
+
+async def test_an_answer_holds_only_so_much_however_much_context_is_asked_for(
+    search: Search, workspace: Workspace
+) -> None:
+    wide = "\u00e9" * 480
+    put(workspace, {"log": "".join(f"{number} {wide} x\n" for number in range(2_000))})
+    result = await grep(search, workspace, "x$", limit=2_000, context_lines=20)
+    size = sum(len(json.dumps(asdict(match), ensure_ascii=False).encode()) for match in result.matches)
+    assert limits.SEARCH_ANSWER_BYTES / 2 < size < limits.SEARCH_ANSWER_BYTES * 1.1
+    assert [match.line for match in result.matches] == list(range(1, len(result.matches) + 1))
+    assert (result.truncated, result.reason) == (True, "size")
 
 
 @pytest.mark.parametrize("name", [".gitignore", ".ignore", ".rgignore"])
