@@ -76,6 +76,9 @@ SEARCH_STALL_SECONDS: Final = 1.0
 # A ripgrep whose threads have all slept for so long has opened what never answers (a FIFO called .gitignore).
 SEARCH_OUTPUT_BYTES: Final = 16 * 1_048_576
 # Most that is taken from ripgrep for one call; parsing it takes half a second.
+SEARCH_ANSWER_BYTES: Final = 1_048_576
+# Most that the matches of one answer hold, as JSON: as one read. With as many and as much context as a caller may ask
+# for it would be forty times that.
 SEARCH_MATCHES: Final = 20_000
 # Most matches sorted for one answer; a pattern that matches everything ends here.
 SEARCH_LINE_CHARACTERS: Final = 500
