@@ -248,8 +248,9 @@ class Ripgrep:
     def _named_in(self, question: Question) -> Callable[[str], str | None]:
         def named(path: str) -> str | None:
             path = path.removeprefix("./")
-            if time.monotonic() > self._deadline:
-                self.cut = "time"  # for a costly glob; ripgrep may have ended by now
+            # For a costly glob, as ripgrep may have ended by now. What it said until the deadline is still looked at.
+            if time.monotonic() > self._deadline + limits.SEARCH_LAST_SECONDS:
+                self.cut = "time"
                 return None
             wanted = question.wanted is None or question.wanted(path)
             return shown(path) if wanted and self.is_visible(path) and self.is_inside(path) else None

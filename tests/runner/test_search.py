@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -434,6 +434,25 @@ def test_time_that_runs_out_gives_the_part_that_was_found(roots: Roots, workspac
         return time.monotonic() - began
 
     assert any(seconds() < 2 for _ in range(5)), "not each of them can be a machine that stands still"
+
+
+def test_a_file_whose_end_does_not_come_in_time_is_shown_as_far_as_it_came(
+    roots: Roots, workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SEARCH_STALL_SECONDS", 60.0)
+    path = {"text": "./a/one.py"}
+    line = {"path": path, "lines": {"text": "needle here\n"}, "line_number": 2, "submatches": [{"start": 0}]}
+    said = [{"type": "begin", "data": {"path": path}}, {"type": "match", "data": line}]
+    (tmp_path / "said").write_text("".join(f"{json.dumps(message)}\n" for message in said))
+    fake = tmp_path / "bwrap"
+    fake.write_text(f"#!/bin/sh\ncat {tmp_path}/said\nexec sleep 600\n")
+    fake.chmod(0o755)
+    confinement = replace(Prober(None, None).confinement(), kind="bubblewrap", bubblewrap=str(fake))
+    stop = Stop()
+    call = ripgrep.Ripgrep(roots.of(workspace), workspace, confinement, stop, time.monotonic() + 3)
+    matches = call.matches(ripgrep.Question("needle", False, 0, None, None))
+    stop.close()
+    assert (call.cut, [match.path for match in matches.found]) == ("time", ["a/one.py"])
 
 
 def test_a_walk_whose_time_is_over_says_so(roots: Roots, workspace: Workspace) -> None:
