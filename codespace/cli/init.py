@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Sequence
 from typing import Any, Final
 
 from codespace import cli
@@ -156,7 +157,7 @@ def _offer(found: Survey) -> None:
         )
 
 
-def _listed(entries: list[str]) -> str:
+def _listed(entries: Sequence[object]) -> str:
     return display(json.dumps(entries, ensure_ascii=False))
 
 

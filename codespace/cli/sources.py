@@ -7,6 +7,7 @@ else stands in an address (an account, a token) is never shown. An offer is prin
 from __future__ import annotations
 
 import configparser
+import ipaddress
 import os
 import re
 import shutil
@@ -33,14 +34,14 @@ _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
 _CONFIGURATION_BYTES: Final = 262_144  # a person writes less
 
 
-def domains(programs: Iterable[str], environ: Mapping[str, str], home: str) -> list[str]:
+def domains(programs: Iterable[str], environ: Mapping[str, str], home: str) -> list[str | dict[str, Any]]:
     """Return entries for allowed_domains: the operator's own sources, the public ones where none is configured."""
     found: dict[str, None] = {}
     for program in programs:
         if program in _USUAL:
             own = [entry for url in _configured(program, environ, home) if (entry := _entry(url)) is not None]
             found |= dict.fromkeys(own or _USUAL[program])
-    return list(found)
+    return [_pinned(entry) for entry in found]
 
 
 def readable_paths(programs: Iterable[str], home: str) -> list[str]:
@@ -117,6 +118,16 @@ def _entry(url: str) -> str | None:
     if parts.scheme not in ("http", "https") or host is None or not _HOST.fullmatch(host):
         return None
     return host if port in (None, 80, 443) else f"{host}:{port}"
+
+
+def _pinned(entry: str) -> str | dict[str, Any]:
+    """Return the entry, as a pin where it is an address: only that lets one through."""
+    host, _, port = entry.partition(":")
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return entry
+    return {"host": host, **({"port": int(port)} if port else {}), "address": host}
 
 
 def _text(path: str) -> str:

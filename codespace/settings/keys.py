@@ -32,6 +32,8 @@ class Key:
 _LABEL: Final = r"[^\W_]([^\W_]|-)*(?<!-)"
 _HOST: Final = rf"(\*|(\*\.)?{_LABEL}(\.{_LABEL})*\.?)"
 _HOST_NAME: Final = kinds.text("host name", _HOST, "a host name, `*.` and a name, or `*`")
+_NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
+# The last part of what inet_aton and browsers take for an address.
 _ADDRESS_TEXT: Final = kinds.text("address", r"[0-9A-Fa-f.:]{2,45}", "an IPv4 or IPv6 address")
 _PORT: Final = kinds.whole("port", 1, 65_535)
 _GLOB: Final = kinds.text(
@@ -58,18 +60,38 @@ def _domain(key: str, value: object) -> Domain:
         host, colon, port = value.partition(":")
         if colon and not re.fullmatch(r"[0-9]{1,5}", port):
             raise SettingsError(key, f"`{shown(value)}` has no port after the colon.", "Write `name` or `name:443`.")
-        return Domain(_host(key, host), _PORT.check(key, int(port)) if colon else None)
+        return _admitting(key, Domain(_host(key, host), _PORT.check(key, int(port)) if colon else None))
     entry = kinds.table(key, value)
     for name in entry:
         if name not in ("host", "port", "address"):
             raise unknown_key(key, name, ("host", "port", "address"))
     if "host" not in entry:
         raise SettingsError(f"{key}.host", "It is missing.", "Name the host that is allowed.")
-    return Domain(
-        _host(f"{key}.host", entry["host"]),
-        _PORT.check(f"{key}.port", entry["port"]) if "port" in entry else None,
-        _address(f"{key}.address", entry["address"]) if "address" in entry else None,
+    return _admitting(
+        key,
+        Domain(
+            _host(f"{key}.host", entry["host"]),
+            _PORT.check(f"{key}.port", entry["port"]) if "port" in entry else None,
+            _address(f"{key}.address", entry["address"]) if "address" in entry else None,
+        ),
     )
+
+
+def _admitting(key: str, domain: Domain) -> Domain:
+    """Refuse what the proxy would let nothing through for: what ends in a number is an address to it, and no name."""
+    if _NUMBER.fullmatch(domain.host.rpartition(".")[2]) is None:
+        return domain
+    try:
+        address = str(ipaddress.ip_address(domain.host))
+    except ValueError:
+        raise SettingsError(
+            key, f"`{shown(domain.host)}` ends in a number and is no address.", "Use a name, or pin an address."
+        ) from None
+    if domain.address is None:
+        port = f', "port": {domain.port}' if domain.port is not None else ""
+        pin = f'{{"host": "{address}"{port}, "address": "{address}"}}'
+        raise SettingsError(key, f"`{address}` is an address, which only a pin lets through.", f"Write `{pin}`.")
+    return domain
 
 
 def _address(key: str, value: object) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from codespace.cli import sources
+from codespace.settings import keys
 
 
 def write(home: Path, path: str, text: str) -> None:
@@ -41,6 +42,21 @@ def test_the_operators_own_source_is_offered_by_its_host_alone(
 
 def test_where_nothing_is_configured_the_public_ones_are_offered(tmp_path: Path) -> None:
     assert sources.domains(["cargo", "make"], {}, str(tmp_path)) == ["index.crates.io", "static.crates.io"]
+
+
+@pytest.mark.parametrize(
+    ("source", "pin"),
+    [
+        ("10.0.0.7", {"host": "10.0.0.7", "address": "10.0.0.7"}),
+        ("10.0.0.7:8080", {"host": "10.0.0.7", "port": 8080, "address": "10.0.0.7"}),
+    ],
+)
+def test_a_source_at_an_address_is_offered_as_the_pin_that_it_needs(
+    tmp_path: Path, source: str, pin: dict[str, object]
+) -> None:
+    found = sources.domains(["node"], {"NPM_CONFIG_REGISTRY": f"http://{source}/"}, str(tmp_path))
+    assert found == [pin]
+    assert keys.WORKSPACE["allowed_domains"].kind.check("allowed_domains", found)
 
 
 def test_a_broken_configuration_offers_what_is_public(tmp_path: Path) -> None:

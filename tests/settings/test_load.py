@@ -71,13 +71,20 @@ def test_every_key_of_a_toml_file_arrives(home: Home) -> None:
 
 
 def test_names_of_hosts_are_kept_as_they_travel(home: Home) -> None:
-    wanted = ["PyPI.org.", "Bücher.Example", "*.bücher.example:8443", {"host": "Ü.test.", "address": "::1"}]
+    wanted = [
+        "PyPI.org.",
+        "Bücher.Example",
+        "*.bücher.example:8443",
+        {"host": "Ü.test.", "address": "::1"},
+        {"host": "10.0.0.7", "address": "10.0.0.7"},
+    ]
     keys = {"profile": "workspace-write", "network": "enabled", "allowed_domains": wanted}
     assert home.load(home.workspace(**keys)).workspaces["app"].allowed_domains == (
         Domain("pypi.org"),
         Domain("xn--bcher-kva.example"),
         Domain("*.xn--bcher-kva.example", 8443),
         Domain("xn--tda.test", address="::1"),
+        Domain("10.0.0.7", address="10.0.0.7"),
     )
 
 

@@ -70,6 +70,18 @@ from .home import Home
             "port",
         ),
         ({"network": "enabled", "allowed_domains": ["a:\u0664"]}, "workspaces.app.allowed_domains[0]", "port"),
+        *(
+            ({"network": "enabled", "allowed_domains": [entry]}, "workspaces.app.allowed_domains[0]", told)
+            for entry, told in (
+                ("10.0.0.7", '`{"host": "10.0.0.7", "address": "10.0.0.7"}`'),
+                ("10.0.0.7:8080", '`{"host": "10.0.0.7", "port": 8080, "address": "10.0.0.7"}`'),
+                ({"host": "10.0.0.7", "port": 80}, "only a pin"),
+                ("127.1", "no address"),
+                ("*.7", "no address"),
+                ("0x7f", "no address"),
+                ({"host": "010.0.0.7", "address": "10.0.0.7"}, "no address"),
+            )
+        ),
         (
             {"network": "enabled", "allowed_domains": [{"host": "a", "address": "999.1.1.1"}]},
             "workspaces.app.allowed_domains[0].address",
