@@ -154,7 +154,8 @@ class Admission:
             return None
         operation = await self._ledger.by_key(key)
         if operation is not None:
-            require_same(request, operation.fingerprint, operation_id=operation.id)
+            if not await self._is_of_before(request, operation):
+                require_same(request, operation.fingerprint, operation_id=operation.id)
             return operation
         hold = await self._holds.by_key(key)
         if hold is None:
@@ -163,6 +164,13 @@ class Admission:
         if hold.state == "denied" and not hold.expired:
             raise denied(hold)
         return None
+
+    async def _is_of_before(self, request: Request, operation: Operation) -> bool:
+        """Return whether it is this request, recorded when fingerprints did not name the root: the row says it."""
+        if request.fingerprint == operation.fingerprint or request.workspace.root != operation.root:
+            return False
+        older = await self._fingerprints.take(request.tool, request.workspace, request.arguments, rooted=False)
+        return older == operation.fingerprint
 
     async def _find_or_place(self, request: Request) -> Hold:
         hold = await self._holds.active(request.fingerprint)

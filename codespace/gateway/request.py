@@ -7,6 +7,7 @@ import hmac
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -47,22 +48,22 @@ class Fingerprints:
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
-    def of(self, tool: str, workspace: Workspace, arguments: Mapping[str, Any]) -> str:
+    def of(self, tool: str, workspace: Workspace, arguments: Mapping[str, Any], *, rooted: bool = True) -> str:
         """Return the hex HMAC over tool, workspace and arguments (without wait_seconds and work_id).
 
         The root is part of the workspace: daemons that share a database may give one id to different directories,
-        and what was done or shown in one of them says nothing of the other.
+        and what was done or shown in one of them says nothing of the other. Without it (`rooted`) it is as rows of
+        before have it.
         """
         identity = {name: _short(value) for name, value in arguments.items() if name not in _NOT_PART_OF_IDENTITY}
-        named = [tool, workspace.id, workspace.root, identity]
+        named = [tool, workspace.id, *([workspace.root] if rooted else []), identity]
         text = json.dumps(named, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hmac.new(self._secret, text.encode("ascii"), hashlib.sha256).hexdigest()
 
-    async def take(self, tool: str, workspace: Workspace, arguments: Mapping[str, Any]) -> str:
+    async def take(self, tool: str, workspace: Workspace, arguments: Mapping[str, Any], *, rooted: bool = True) -> str:
         """Return the same; on a thread where a long text would keep the event loop from others."""
-        if any(map(_is_long, arguments.values())):
-            return await trio.to_thread.run_sync(self.of, tool, workspace, arguments)
-        return self.of(tool, workspace, arguments)
+        work = partial(self.of, tool, workspace, arguments, rooted=rooted)
+        return await trio.to_thread.run_sync(work) if any(map(_is_long, arguments.values())) else work()
 
 
 def _is_long(value: Any) -> bool:
