@@ -413,6 +413,8 @@ HTTP_PORT: Final = 8787
 # From the contract.
 CONFIG_BYTES: Final = 1_048_576
 # Largest configuration file that is read: a thousand workspaces fit; a file that is not one is refused unread.
+ROOT_ANSWER_SECONDS: Final = 10.0
+# For a look at a root or a readable path at the start, which takes microseconds: a hung filesystem must be told.
 SETTING_MAXIMUM: Final = 2**53
 # Largest whole number of a setting: 8 PiB. The kernel's own limits end at 2**63, JSON's exact numbers here.
 SETTING_SECONDS_MAXIMUM: Final = 3_153_600_000.0

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from codespace.contract import Workspace
 from codespace.settings import kinds
+from codespace.settings.answer import ask
 from codespace.settings.fault import SettingsError, shown
 
 _FIRST_PERSON = 1000  # Homes of system accounts (/bin, /var/www, /nonexistent) are nobody's home.
@@ -32,18 +33,23 @@ class Guarded:
 
 def resolve(key: str, path: str) -> str:
     """Return the real path of a root: links in it are followed here, once, and never again."""
-    real = os.path.realpath(path)
+    real, is_there, is_directory = ask(key, path, lambda: _look(path))
     kinds.refuse_undecodable(key, real)
-    if not os.path.exists(real):
+    if not is_there:
         raise SettingsError(key, f"{shown(path)} does not exist.", "Make the directory first, or correct the path.")
-    if not os.path.isdir(real):
+    if not is_directory:
         raise SettingsError(key, f"{shown(path)} is not a directory.", "Name a directory.")
     return real
 
 
+def _look(path: str) -> tuple[str, bool, bool]:
+    real = os.path.realpath(path)
+    return real, os.path.exists(real), os.path.isdir(real)
+
+
 def check(workspaces: Mapping[str, Workspace], guarded: Sequence[Guarded], home: str) -> None:
     """Refuse roots that are too wide, that overlap, or that hold what is guarded."""
-    homes = _homes(home)
+    homes = ask("workspaces", "A home directory of this machine", lambda: _homes(home))
     for workspace in workspaces.values():
         key = f"workspaces.{workspace.id}.root"
         if workspace.root == "/":

@@ -12,6 +12,7 @@ from typing import Any, Final
 from codespace import limits
 from codespace.contract import Workspace, WorkspaceLimits
 from codespace.settings import keys, kinds, roots
+from codespace.settings.answer import ask
 from codespace.settings.fault import SettingsError, shown, unknown_key
 
 ID: Final = kinds.text(
@@ -81,9 +82,10 @@ def _workspace(name: str, value: object, kinds_of: Mapping[str, str], default_ti
         chosen = found["limits"]
         _refuse_more_than_ours(f"{where}.limits.open_files", chosen.get("open_files", 0))
         found["limits"] = WorkspaceLimits(**chosen, command_file_bytes=chosen.get("file_bytes"))
-    found["readable_paths"] = tuple(os.path.realpath(path) for path in found.get("readable_paths", ()))
-    for index, path in enumerate(found["readable_paths"]):
-        kinds.refuse_undecodable(f"{where}.readable_paths[{index}]", path)
+    found["readable_paths"] = tuple(
+        _readable(f"{where}.readable_paths[{index}]", path)
+        for index, path in enumerate(found.get("readable_paths", ()))
+    )
     for key in ("hidden_paths", "protected_paths"):
         _refuse_whole_paths(f"{where}.{key}", found.get(key, ()), found["root"])
         _refuse_what_means_nothing(f"{where}.{key}", found.get(key, ()))
@@ -92,6 +94,12 @@ def _workspace(name: str, value: object, kinds_of: Mapping[str, str], default_ti
             f"{where}.allowed_domains", "The network is `restricted`.", "Remove it, or set network to `enabled`."
         )
     return Workspace(id=name, **found)
+
+
+def _readable(key: str, path: str) -> str:
+    real = ask(key, path, lambda: os.path.realpath(path))
+    kinds.refuse_undecodable(key, real)
+    return real
 
 
 def _refuse_more_than_ours(key: str, wanted: int) -> None:

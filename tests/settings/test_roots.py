@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 import codespace
+from codespace import limits
 
 from .home import Home
 
@@ -124,3 +126,28 @@ def test_a_root_in_the_state_directorys_neighbourhood_is_fine(home: Home) -> Non
     assert home.load(roots(app=home.project), CODESPACE_STATE_DIR=str(state)).workspaces["app"].root == str(
         home.project
     )
+
+
+@pytest.mark.parametrize("key", ["root", "readable_paths"])
+def test_a_path_that_does_not_answer_is_told_as_that_in_time(
+    home: Home, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    hung, let_go, follow = home.folder / "hung", threading.Event(), os.path.realpath
+    hung.mkdir()
+
+    def realpath(path: str, **named: bool) -> str:
+        assert path != str(hung) or let_go.wait(60)
+        return follow(path, **named)
+
+    monkeypatch.setattr(os.path, "realpath", realpath)
+    monkeypatch.setattr(limits, "ROOT_ANSWER_SECONDS", 0.2)
+    before = set(threading.enumerate())
+    try:
+        error = home.refusal(roots(app=hung) if key == "root" else home.workspace(readable_paths=[str(hung)]))
+    finally:
+        let_go.set()
+        for thread in set(threading.enumerate()) - before:
+            thread.join(30)
+    assert error.key == {"root": "workspaces.app.root", "readable_paths": "workspaces.app.readable_paths[0]"}[key]
+    assert "does not answer" in error.problem
+    assert str(hung) in error.problem
