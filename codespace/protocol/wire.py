@@ -77,16 +77,19 @@ async def _converse(
 
 
 class _Pending:
-    """The requests that were read and whose answers are not yet written."""
+    """The requests that were read and whose answers are not yet written.
+
+    By their ids as text: a request `7` may be cancelled as `"7"`, to which the SDK gives no answer either.
+    """
 
     def __init__(self) -> None:
-        self._ids: set[types.RequestId] = set()
+        self._ids: set[str] = set()
         self._fewer = trio.Event()
 
     def read(self, message: types.JSONRPCMessage) -> None:
         match message:
             case types.JSONRPCRequest():
-                self._ids.add(message.id)
+                self._ids.add(str(message.id))
             case types.JSONRPCNotification(method="notifications/cancelled", params={"requestId": str() | int() as id}):
                 self._settled(id)
 
@@ -107,7 +110,7 @@ class _Pending:
 
     def _settled(self, id: types.RequestId | None) -> None:
         if id is not None:
-            self._ids.discard(id)
+            self._ids.discard(str(id))
             self._fewer.set()
             self._fewer = trio.Event()
 

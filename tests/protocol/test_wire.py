@@ -117,6 +117,20 @@ async def test_no_more_is_read_from_a_client_that_takes_no_answers_until_it_take
         assert answered == set(range(1, 21))
 
 
+@pytest.mark.parametrize("spell", [int, str])
+async def test_calls_that_were_cancelled_under_either_spelling_of_their_ids_keep_nothing_from_being_read(
+    monkeypatch: pytest.MonkeyPatch, spell: type
+) -> None:
+    monkeypatch.setattr(limits, "STDIO_UNANSWERED", 5)
+    async with wired() as wire:
+        with trio.fail_after(30):
+            for id in range(1, 6):
+                await wire.call_under_way(id)
+                await wire.send("notifications/cancelled", None, requestId=spell(id))
+            await wire.send("ping", "after")
+            assert (await wire.receive())["id"] == "after"
+
+
 async def test_a_stop_does_not_wait_for_a_call_that_was_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "STDIO_FLUSH_SECONDS", 30.0)
     async with wired() as wire:
