@@ -29,6 +29,7 @@ from codespace.runner.protected import git_is_protected, protected_paths
 from codespace.runner.replies import answer
 from codespace.runner.roots import Roots
 from codespace.runner.turns import Turns
+from codespace.sandbox import git, gitconfig
 
 HELPER: Final = (sys.executable, "-I", "-X", "utf8", "-m", "helper.patch")
 
@@ -364,12 +365,13 @@ class Patcher:
             seat.channel = None
         seat.workspace, seat.readable = workspace, seat.wanted
         root = await self._turns.run(workspace, partial(look_up, workspace), "the root")
+        beside = await self._turns.run(workspace, partial(_named_outside, workspace, root), "the repository")
         try:
             channel = await Channel.start(self._argv)
         except OSError as error:
             raise Lost(f"could not be started ({error.strerror})", sent=False) from error
         try:
-            opened = await channel.call(self._opening(seat, root), limits.HELPER_START_SECONDS, shielded=True)
+            opened = await channel.call(self._opening(seat, root, beside), limits.HELPER_START_SECONDS, shielded=True)
             self._confined = dict(answer("open", opened)["confined"])
             seat.channel = channel
         except (KeyError, TypeError, ValueError):
@@ -381,7 +383,7 @@ class Patcher:
                     await channel.kill()
         return channel
 
-    def _opening(self, seat: _Seat, root: Root) -> dict[str, Any]:
+    def _opening(self, seat: _Seat, root: Root, beside: Sequence[str]) -> dict[str, Any]:
         workspace = seat.workspace
         return {
             "verb": "open",
@@ -392,7 +394,7 @@ class Patcher:
             "umask": self._umask,
             "allow_submounts": workspace.allow_submounts,
             "hidden": list(workspace.hidden_paths),
-            "protected": list(protected_paths(workspace)),
+            "protected": [*protected_paths(workspace), *beside],
             "git_protected": git_is_protected(workspace),
             "file_bytes": workspace.limits.file_bytes,
             "patch_bytes": workspace.limits.patch_bytes,
@@ -426,6 +428,12 @@ class Patcher:
                 if time.monotonic() > until:
                     raise
             time.sleep(_ROOT_STEP_SECONDS)
+
+
+def _named_outside(workspace: Workspace, root: Root) -> tuple[str, ...]:
+    """Return globs of what a worktree's repository names in it: the helper reads nothing outside the root."""
+    common = git.common_directory(workspace.root) if git_is_protected(workspace) else None
+    return () if common is None else gitconfig.places(root, common)
 
 
 def _version(root: Root, path: str) -> str:

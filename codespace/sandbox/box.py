@@ -142,10 +142,18 @@ class Sandbox:
         with Root.open(workspace.root, allow_submounts=workspace.allow_submounts) as root:
             if workspace.git != "unprotected":
                 protected = (*protected, *gitconfig.places(root, git.common_directory(workspace.root)))
-            memory = self._memory(workspace, workspace.hidden_paths, protected)
-            before = scan.scan(root, hidden=workspace.hidden_paths, protected=protected, memory=memory)
+            before = self._look(root, workspace, protected)
+            named = () if workspace.git == "unprotected" else gitconfig.places_of(root, before.git)
+            known = set(protected)
+            if more := [place for place in named if place not in known]:
+                protected = (*protected, *more)  # rare, and the second look is quick from its second time on
+                before = self._look(root, workspace, protected)
             made = plan.make(workspace, root, before, command=command, cwd=cwd, env=env, etc=self._etc.masks(), tty=tty)
         return Prepared(workspace, made, equipment, before, tuple(protected), self._memory(workspace, (), protected))
+
+    def _look(self, root: Root, workspace: Workspace, protected: Sequence[str]) -> scan.Inventory:
+        memory = self._memory(workspace, workspace.hidden_paths, protected)
+        return scan.scan(root, hidden=workspace.hidden_paths, protected=protected, memory=memory)
 
     def _memory(self, workspace: Workspace, hidden: Sequence[str], protected: Sequence[str]) -> scan.Memory:
         """Return what earlier scans have seen; there is one for each workspace before a run, and one after."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import posixpath
 import stat
 from collections.abc import Iterator, Mapping
 from typing import Final, Literal
@@ -15,7 +16,8 @@ from typing import Final, Literal
 from codespace import limits
 from codespace.beneath import Root
 from codespace.errors import Refusal
-from codespace.sandbox.scan import GitDirectory, Inventory
+from codespace.sandbox import gitconfig
+from codespace.sandbox.scan import GitDirectory, Inventory, is_git_name
 
 Mode = Literal["read_only", "commit", "unprotected"]
 
@@ -59,9 +61,13 @@ def committing(root: Root, path: str, workspace: str) -> tuple[list[str], list[s
     repository another's belongs to would run programs in that one.
     """
     below = "" if path == "." else path + "/"
-    if not all(_kind(root, below + name) for name in NEEDED) or not _guarded(root, below, GUARDS):
+    name = posixpath.basename(posixpath.normpath(posixpath.join(root.path, path)))
+    itself = GitDirectory(path, "directory" if is_git_name(name) else "bare")
+    named = [place for place in gitconfig.paths_of(root, [itself]) if place.startswith(below)]
+    needed = [*(below + name for name in NEEDED), *named]
+    if not all(_kind(root, place) for place in needed) or not _guarded(root, below, GUARDS):
         return [], [path]
-    writable, closed = [path], [below + name for name in RULING if _kind(root, below + name)]
+    writable, closed = [path], [*(below + name for name in RULING if _kind(root, below + name)), *named]
     if _kind(root, below + WORKTREES):
         own, others = _worktrees(root, below + WORKTREES, workspace)
         writable += [below + WORKTREES, *own]
@@ -155,8 +161,7 @@ def _expected(root: Root, found: GitDirectory) -> list[str]:
     """
     if found.kind == "directory":
         return _indexed(root, found.path)
-    named = os.fsdecode(_bytes(root, found.path, _SMALL_BYTES)).partition("\n")[0].removeprefix("gitdir: ")
-    directory = os.path.normpath(os.path.join(root.path, os.path.dirname(found.path), named))
+    directory = gitconfig.leads_to(root, found.path)
     if directory.startswith(root.path.rstrip("/") + "/"):
         return _indexed(root, directory[len(root.path.rstrip("/")) + 1 :])
     if found.path != ".git":

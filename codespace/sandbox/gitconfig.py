@@ -1,8 +1,7 @@
 """What a repository's own configuration makes git run, or believe, that lies in the workspace: hooks and the like.
 
 `include.path = ../.gitconfig` and `core.hooksPath = tools/hooks` are the operator's choice, and from then on who writes
-such a file chooses what runs at the next git command on the host. Nothing here runs git; only the repository at the
-root is looked at.
+such a file chooses what runs at the next git command on the host. Nothing here runs git.
 
 Source: git-config(1).
 """
@@ -13,11 +12,14 @@ import contextlib
 import os
 import posixpath
 import re
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from codespace import limits
 from codespace.beneath import Root
 from codespace.errors import Refusal
+from codespace.sandbox.scan import GitDirectory
 
 _BYTES: Final = 1_048_576
 _FILES: Final = 20
@@ -34,27 +36,83 @@ def places(root: Root, common: str | None = None) -> tuple[str, ...]:
         common: The git directory outside the root that a worktree belongs to; None where there is none.
     """
     found: dict[str, None] = {}
-    for directory, text in _configurations(root, common, found):
-        for section, key, value in _settings(text):
-            base = {("include", "path"): directory, ("core", "hookspath"): root.path}.get((section, key))
-            place = None if base is None else _inside(root, posixpath.join(base, posixpath.expanduser(value)))
-            if place is not None:
-                found[place] = None
-    return tuple("/" + re.sub(r"[*?\[\]\\]", "?", place) for place in found)
-
-
-def _configurations(root: Root, common: str | None, named: dict[str, None]) -> Iterator[tuple[str, str]]:
-    """Yield each configuration with the directory that it is in: those of the repository, then what is in `named`."""
     if common is not None:
         with contextlib.suppress(Refusal), Root.open(common) as outside:
-            yield common, _text(outside, "config")
+            _note(root, root.path, common, _text(outside, "config"), found)
+    _follow(root, root.path, (".git",), found)
+    return _globs(found)
+
+
+def places_of(root: Root, repositories: Iterable[GitDirectory]) -> tuple[str, ...]:
+    """Return what `places` does, for all repositories that lie below the root with their configuration."""
+    return _globs(paths_of(root, repositories))
+
+
+def paths_of(root: Root, repositories: Iterable[GitDirectory]) -> Iterable[str]:
+    """Return the paths themselves, relative to the root."""
+    found: dict[str, None] = {}
+    for repository in repositories:
+        own: dict[str, None] = {}
+        whole = posixpath.normpath(posixpath.join(root.path, repository.path))
+        top = whole if repository.kind == "bare" else posixpath.dirname(whole)
+        _follow(root, top, _directories(root, repository), own)
+        found |= own
+    return found
+
+
+def repositories(root: Root, directories: Iterable[str]) -> Iterator[GitDirectory]:
+    """Yield those that directories are the working trees of."""
+    for directory in directories:
+        path = ".git" if directory == "." else f"{directory}/.git"
+        try:
+            status = root.look(path)
+        except Refusal:
+            continue
+        if status is not None and not stat.S_ISLNK(status.st_mode):
+            yield GitDirectory(path, "directory" if stat.S_ISDIR(status.st_mode) else "gitfile")
+
+
+def leads_to(root: Root, gitfile: str) -> str:
+    """Return the absolute path that a gitfile names, wherever that is; what cannot be read names its own directory."""
+    named = _text(root, gitfile).partition("\n")[0].removeprefix("gitdir: ")
+    return posixpath.normpath(posixpath.join(root.path, posixpath.dirname(gitfile), named))
+
+
+def _directories(root: Root, repository: GitDirectory) -> list[str]:
+    """Return where below the root the configuration of a repository lies: a linked worktree has a part of its own."""
+    if repository.kind != "gitfile":
+        return [repository.path]
+    directory = _inside(root, leads_to(root, repository.path))
+    if directory is None:
+        return []
+    said = _text(root, f"{directory}/commondir").partition("\n")[0]
+    common = _inside(root, posixpath.join(root.path, directory, said)) if said else None
+    return [directory] if common is None else [common, directory]
+
+
+def _follow(root: Root, top: str, directories: Sequence[str], found: dict[str, None]) -> None:
+    """Add to `found` what the configurations in git directories name, and those that they include."""
+    starts = [f"{directory}/{name}" for directory in directories for name in ("config", "config.worktree")]
     seen: set[str] = set()
     while len(seen) < _FILES:
-        path = next((path for path in (".git/config", ".git/config.worktree", *named) if path not in seen), None)
+        path = next((path for path in (*starts, *found) if path not in seen), None)
         if path is None:
             return
         seen.add(path)
-        yield posixpath.join(root.path, posixpath.dirname(path)), _text(root, path)
+        _note(root, top, posixpath.join(root.path, posixpath.dirname(path)), _text(root, path), found)
+
+
+def _note(root: Root, top: str, directory: str, text: str, found: dict[str, None]) -> None:
+    """Add to `found` what one configuration in `directory` names; hooks are found from the top of the working tree."""
+    for section, key, value in _settings(text):
+        base = {("include", "path"): directory, ("core", "hookspath"): top}.get((section, key))
+        place = None if base is None else _inside(root, posixpath.join(base, posixpath.expanduser(value)))
+        if place is not None and len(found) < limits.SANDBOX_BINDS:  # more could not be mounted
+            found[place] = None
+
+
+def _globs(found: Iterable[str]) -> tuple[str, ...]:
+    return tuple("/" + re.sub(r"[*?\[\]\\]", "?", place) for place in found)
 
 
 def _text(root: Root, path: str) -> str:

@@ -36,7 +36,7 @@ class Policy:
         Raises: Refusal PROTECTED_PATH.
         """
         known: dict[str, bool] = {}
-        configured = Hidden(gitconfig.places(self._root) if self._git else ())
+        configured = self._configured(touched)
         for path in touched:
             self._check_name(path)
             if configured.covers_folded(path):
@@ -49,6 +49,13 @@ class Policy:
                 raise _protected(path, "it is not open to patches")
         if self._git:
             self._check_new_repository(written)
+
+    def _configured(self, touched: Sequence[str]) -> Hidden:
+        """Return what the configurations name of the repositories that the paths are in."""
+        if not self._git:
+            return Hidden(())
+        above = dict.fromkeys(directory for path in touched for directory in _above(path))
+        return Hidden(gitconfig.places_of(self._root, gitconfig.repositories(self._root, above)))
 
     def _check_name(self, path: str) -> None:
         components = path.split("/")

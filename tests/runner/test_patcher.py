@@ -433,6 +433,35 @@ async def test_what_the_configuration_of_the_repository_has_git_read_or_run_is_p
     await site.apply("*** Add File: tools/fine", "+x")
 
 
+async def test_the_configuration_of_a_repository_below_the_root_counts_as_well(site: Site) -> None:
+    for config in ("deep/.git", ".git/modules/module"):
+        (site.root / config).mkdir(parents=True)
+        (site.root / config / "config").write_text("[core]\nhooksPath = tools/hooks\n")
+    (site.root / "module").mkdir()
+    (site.root / "module" / ".git").write_text("gitdir: ../.git/modules/module\n")
+    for above in ("deep", "module"):
+        with pytest.raises(Refusal) as refused:
+            await site.plan(f"*** Add File: {above}/tools/hooks/pre-commit", "+x")
+        assert refused.value.code == "PROTECTED_PATH"
+    await site.apply(
+        *("*** Add File: deep/tools/fine", "+x", "*** Add File: module/tools/fine", "+x"),
+        *("*** Add File: tools/hooks/pre-commit", "+x"),
+    )
+
+
+async def test_a_worktree_goes_by_the_configuration_of_its_repository(site: Site, tmp_path: Path) -> None:
+    own = tmp_path / "elsewhere" / ".git" / "worktrees" / "tree"
+    own.mkdir(parents=True)
+    (own / "gitdir").write_text(f"{site.root}/.git\n")
+    (own / "commondir").write_text("../..\n")
+    (own.parents[1] / "config").write_text("[core]\nhooksPath = tools/hooks\n")
+    (site.root / ".git").write_text(f"gitdir: {own}\n")
+    with pytest.raises(Refusal) as refused:
+        await site.plan("*** Add File: tools/hooks/pre-commit", "+x")
+    assert refused.value.code == "PROTECTED_PATH"
+    await site.apply("*** Add File: tools/fine", "+x")
+
+
 async def test_a_git_directory_cannot_be_made_from_parts(site: Site) -> None:
     await site.apply("*** Add File: x/objects/a", "+1")
     with pytest.raises(Refusal) as refused:

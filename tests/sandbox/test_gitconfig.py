@@ -9,6 +9,7 @@ import pytest
 from codespace.beneath import Root
 from codespace.sandbox import box, gitconfig, spawn
 from codespace.sandbox.plan import HOME
+from codespace.sandbox.scan import GitDirectory
 
 from .cage import PATH, Cage
 from .test_git import EVIL, IDENTITY
@@ -80,6 +81,54 @@ def test_a_worktree_goes_by_the_configuration_of_its_repository(repository: Cage
     run(inside, "echo evil >tools/hooks/pre-push; echo fine >tools/fine")
     assert (tree / "tools/hooks/pre-push").read_text() == "mine\n"
     assert (tree / "tools/fine").read_text() == "fine\n"
+    committing = inside.having(git="commit")
+    run(committing, f"git add tools/fine; git {' '.join(IDENTITY)} commit -qm second")
+    assert repository.plainly(["git", "-C", str(tree), "log", "--format=%s", "-1"]).out == "second\n"
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_a_repository_below_the_root_is_as_well_guarded(repository: Cage, choice: str) -> None:
+    repository.put("deep/tools/hooks/pre-push", "#!/bin/sh\n", 0o755)
+    repository.put("deep/.gitconfig", "[include]\npath = tools/more\n")
+    repository.put("deep/tools/more", "[alias]\n")
+    repository.put("deep/file")
+    for words in (["init", "-q", "deep"], ["-C", "deep", "add", "file"], ["-C", "deep", "config", *CHOICES[choice]]):
+        assert repository.plainly(["git", *words]).code == 0
+    mark = repository.base / "home" / "ran"
+    run(repository, f"cd deep; {attack(mark)}")
+    assert repository.plainly(["git", "-C", "deep", "status"]).code == 0
+    assert not mark.exists()
+    run(repository.having(git="unprotected"), f"cd deep; {attack(mark)}")  # the control: it does run code
+    repository.plainly(["git", "-C", "deep", "status"])
+    assert mark.exists()
+
+
+def test_a_submodule_and_a_worktree_go_by_the_configuration_in_the_repository_that_they_belong_to(
+    repository: Cage,
+) -> None:
+    repository.put("tree/tools/hooks/pre-push", "mine\n")
+    repository.put("module/tools/hooks/pre-push", "mine\n")
+    repository.put("module/.git", "gitdir: ../.git/modules/module\n")
+    repository.put(".git/modules/module/config", "[core]\nhooksPath = tools/hooks\n")
+    repository.put("tree/.git", f"gitdir: {repository.root}/.git/worktrees/tree\n")
+    repository.put(".git/worktrees/tree/commondir", "../..\n")
+    assert repository.plainly(["git", "config", "core.hooksPath", "tools/hooks"]).code == 0
+    run(repository, "for at in module tree; do echo evil >$at/tools/hooks/pre-push; echo fine >$at/tools/fine; done")
+    for at in ("module", "tree"):
+        assert (repository.root / at / "tools/hooks/pre-push").read_text() == "mine\n"
+        assert (repository.root / at / "tools/fine").read_text() == "fine\n"
+
+
+def test_in_the_mode_commit_what_is_included_from_the_git_directory_stays_read_only(repository: Cage) -> None:
+    assert repository.plainly(["git", "config", "include.path", "more"]).code == 0
+    committing = repository.having(git="commit")
+    run(committing, "echo x >.git/more; echo x >.git/other")  # what is not there cannot be kept: all is read-only
+    assert not (repository.root / ".git/more").exists()
+    assert not (repository.root / ".git/other").exists()
+    repository.put(".git/more", "")
+    run(committing, "echo x >.git/more; echo x >.git/other")
+    assert (repository.root / ".git/more").read_text() == ""
+    assert (repository.root / ".git/other").exists()
 
 
 @pytest.mark.parametrize(
@@ -99,3 +148,4 @@ def test_a_configuration_is_read_as_git_reads_it(tmp_path: Path, text: str, expe
     (tmp_path / "self").write_text("[include]\npath = self\n[include]\npath = deeper\n")
     with Root.open(str(tmp_path)) as root:
         assert gitconfig.places(root) == expected
+        assert gitconfig.places_of(root, [GitDirectory(".git", "directory")]) == expected
