@@ -8,9 +8,12 @@ time ends. RFC 9110, section 7.8: a server may go on in the protocol that it was
 
 from __future__ import annotations
 
+import h11
 import hypercorn.trio.run
 import structlog
+from hypercorn.events import Closed
 from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.protocol.ws_stream import WSStream
 from hypercorn.trio.tcp_server import TCPServer
 
 log = structlog.get_logger("codespace.http.connection")
@@ -21,6 +24,12 @@ class _Plain(H11Protocol):
 
     async def _check_protocol(self, event: object) -> None:
         """Leave out the look for HTTP/2."""
+
+    async def _create_stream(self, request: h11.Request) -> None:
+        """End the connection behind a websocket's handshake that is none: answered, and then waited at for ever."""
+        await super()._create_stream(request)
+        if isinstance(self.stream, WSStream) and self.stream.closed:
+            await self.send(Closed())
 
 
 class Connection(TCPServer):

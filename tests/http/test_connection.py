@@ -57,3 +57,11 @@ async def test_what_hypercorn_cannot_read_ends_its_connection_and_not_the_daemon
         sent = b"GET / HTTP/1.1\r\nHost: x\r\n" + upgrade + b"Sec-WebSocket-Extensions: \xff\r\n\r\n"
         assert await said_to(door, sent) == b""
         assert await is_served(door)
+
+
+async def test_a_handshake_that_is_none_is_answered_and_its_connection_ended() -> None:
+    upgrade = b"Connection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 1\r\nSec-WebSocket-Key: x\r\n"
+    async with open_door() as door:
+        said = await said_to(door, b"GET / HTTP/1.1\r\nHost: x\r\n" + upgrade + b"\r\n")
+        assert said.startswith(b"HTTP/1.1 400 ")
+        assert await is_served(door)
