@@ -25,6 +25,16 @@ class _Rule:
     keeps: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """The rules of one directory, and of the next above it that has any."""
+
+    start: int
+    """Where in a path below the directory that part begins which its rules are about."""
+    rules: list[_Rule]
+    above: _Chain | None
+
+
 class Ignores:
     """The rules of one walk. The walk leaves out what is below an ignored directory by itself.
 
@@ -35,32 +45,43 @@ class Ignores:
     def __init__(self, root: Root, require_time: Callable[[], None]) -> None:
         self._root = root
         self._require_time = require_time
-        self._rules: dict[str, list[_Rule]] = {}
+        self._chains: dict[str, _Chain | None] = {}
 
     def skips(self, entry: Entry) -> bool:
         """Return whether an entry is ignored by the nearest directory whose rules speak about it."""
-        above = entry.path
-        while above:
-            above = above.rpartition("/")[0]
-            below = entry.path[len(above) + 1 :] if above else entry.path
-            for number, rule in enumerate(self._of(above), 1):
+        chain = self._chain(_directory(entry.path))
+        while chain is not None:
+            below = entry.path[chain.start :]
+            for number, rule in enumerate(chain.rules, 1):
                 if number % _RULES_BETWEEN == 0:
                     self._require_time()
                 if rule.glob.directories_only and entry.kind != "directory":
                     continue
                 if rule.glob.matches(below):
                     return not rule.keeps
+            chain = chain.above
         return False
 
+    def _chain(self, directory: str) -> _Chain | None:
+        """Return the rules that count in a directory; of the many above a deep one only those that have some."""
+        unknown: list[str] = []
+        while directory not in self._chains:
+            unknown.append(directory)
+            if not directory:
+                break
+            directory = _directory(directory)
+        for each in reversed(unknown):
+            above = self._chains[_directory(each)] if each else None
+            rules = self._of(each)
+            self._chains[each] = _Chain(len(each) + 1 if each else 0, rules, above) if rules else above
+        return self._chains[unknown[0] if unknown else directory]
+
     def _of(self, directory: str) -> list[_Rule]:
-        """Return the directory's rules, the strongest first."""
-        rules = self._rules.get(directory)
-        if rules is None:
-            names = _FILES if directory else (".git/info/exclude", *_FILES)
-            prefix = f"{directory}/" if directory else ""
-            rules = [rule for name in names for rule in self._read(prefix + name)]
-            rules.reverse()
-            self._rules[directory] = rules
+        """Return the directory's own rules, the strongest first."""
+        names = _FILES if directory else (".git/info/exclude", *_FILES)
+        prefix = f"{directory}/" if directory else ""
+        rules = [rule for name in names for rule in self._read(prefix + name)]
+        rules.reverse()
         return rules
 
     def _read(self, path: str) -> list[_Rule]:
@@ -70,6 +91,10 @@ class Ignores:
             return []
         lines = content.decode(errors="replace").splitlines()[:_RULES]
         return [rule for line in lines if (rule := _rule(line))]
+
+
+def _directory(path: str) -> str:
+    return path.rpartition("/")[0]
 
 
 def _rule(line: str) -> _Rule | None:

@@ -17,11 +17,13 @@ import trio
 
 from codespace import limits
 from codespace.beneath import Hidden
+from codespace.beneath.walking import Entry
 from codespace.contract import FindResult, SearchResult, Workspace
 from codespace.errors import Refusal
 from codespace.runner import ripgrep
 from codespace.runner.confinement import Prober
 from codespace.runner.globs import Glob
+from codespace.runner.ignores import Ignores
 from codespace.runner.roots import Roots
 from codespace.runner.search import Search
 from codespace.runner.stopping import Stop
@@ -496,6 +498,23 @@ def test_costly_ignore_rules_give_a_part_in_time(roots: Roots, workspace: Worksp
     stop.close()
     assert call.cut == "time"
     assert time.monotonic() - began < 30
+
+
+def test_the_depth_of_a_directory_does_not_count_for_each_name_in_it(roots: Roots, workspace: Workspace) -> None:
+    deep = "/".join("d" * 1_500)
+    put(workspace, {".gitignore": "no*\n", "d/d/.gitignore": "!now*\n/d/x\n"})
+    root = roots.of(workspace)
+
+    def seconds(directory: str, expected: list[bool]) -> float:
+        ignores = Ignores(root, lambda: None)
+        ignores.skips(Entry(f"{directory}/first", "file"))
+        began = time.process_time()
+        entries = [Entry(f"{directory}/{name}", "file") for name in ("no", "now", "x")] * 1_000
+        assert [ignores.skips(entry) for entry in entries] == expected * 1_000
+        return time.process_time() - began
+
+    seconds("d/d/d", [True, False, True])
+    assert seconds(deep, [True, False, False]) < 100 * seconds("e", [True, True, False])
 
 
 @pytest.mark.parametrize("milliseconds", [0, 1, 2, 4, 8, 16, 32, 64])
