@@ -12,7 +12,7 @@ from sqlite_utils import Database, Migrations
 APPLICATION_ID: Final = 0x43445350
 # "CDSP" in SQLite's header: how a CodeSpace database is told from any other file.
 
-VERSION: Final = 5
+VERSION: Final = 6
 # The number of migrations below, in SQLite's user_version: a higher one means a newer CodeSpace.
 
 MIGRATIONS: Final = Migrations("codespace")
@@ -50,6 +50,13 @@ def m004_grants(db: Database) -> None:
 def m005_roots_of_works(db: Database) -> None:
     """Say which directory a work is of: daemons that share a database may give one id to two."""
     for statement in _M005:
+        db.execute(statement)
+
+
+@MIGRATIONS()
+def m006_waiting_holds(db: Database) -> None:
+    """Count and sweep what waits by an index alone: each row lies behind a body of up to megabytes."""
+    for statement in _M006:
         db.execute(statement)
 
 
@@ -123,3 +130,8 @@ _M004: Final = (
 )
 
 _M005: Final = ("""ALTER TABLE works ADD COLUMN root TEXT""",)
+
+_M006: Final = (
+    """CREATE INDEX holds_waiting ON holds (state, expires_at, workspace_id)""",
+    """DROP INDEX holds_state""",
+)

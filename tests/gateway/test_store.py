@@ -697,3 +697,22 @@ async def test_a_database_whose_file_is_gone_takes_no_write_that_nobody_would_fi
         away.rename(path)
         await store.write(put("after"))
         assert await store.read(names) == {"before", "after"}
+
+
+@pytest.mark.parametrize(
+    ("what", "where"),
+    [
+        ("count(*)", "workspace_id = 'w' AND state IN ('pending', 'granted') AND expires_at > 1.0"),
+        ("count(*)", "state = 'pending' AND expires_at > 1.0"),
+        ("*", "state IN ('pending', 'granted') AND expires_at <= 1.0 ORDER BY created_at DESC, rowid DESC"),
+    ],
+)
+async def test_what_waits_is_counted_and_swept_by_an_index_and_not_through_bodies(
+    path: Path, what: str, where: str
+) -> None:
+    async with open_store(path) as store:
+        plan = await store.read(
+            lambda db: str(db.execute(f"EXPLAIN QUERY PLAN SELECT {what} FROM holds WHERE {where}").fetchall())
+        )
+        covering = "COVERING " if what == "count(*)" else ""
+        assert f"USING {covering}INDEX holds_waiting (state=? AND expires_at" in plan
