@@ -22,7 +22,7 @@ from codespace.sandbox.git import RULING
 from codespace.sandbox.scan import GitDirectory, Inventory
 
 _DATA: Final = frozenset({"objects", "logs", "refs", "lfs"})
-"""Directories of a submodule's repository that hold much and decide nothing."""
+"""Directories of a submodule's repository that hold much and decide nothing; elsewhere such a name says nothing."""
 
 
 def names(root: Root, inventory: Inventory, *, git: bool) -> set[str]:
@@ -32,8 +32,9 @@ def names(root: Root, inventory: Inventory, *, git: bool) -> set[str]:
         git: Whether git directories are protected.
     Raises: Refusal SANDBOX_UNAVAILABLE where the tree is too large to be looked through.
     """
-    places = [*inventory.protected, *(place for found in inventory.git if git for place in _ruling(found))]
-    files = {_identity(status) for place in places for _, status in _linked(root, place, _DATA)}
+    places = dict.fromkeys(inventory.protected, frozenset[str]())
+    places |= {place: _DATA for found in inventory.git if git for place in _ruling(found)}
+    files = {_identity(status) for place, without in places.items() for _, status in _linked(root, place, without)}
     return {path for path, status in _linked(root, ".") if _identity(status) in files} if files else set()
 
 

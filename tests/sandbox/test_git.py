@@ -332,8 +332,8 @@ def test_what_a_run_plants_is_named_the_loudest_first(cage: Cage) -> None:
 def test_a_second_name_that_an_earlier_run_made_is_no_way_to_write_a_protected_file(cage: Cage, mode: str) -> None:
     chosen = cage.having(git=mode)
     planting = """
-    echo fine >.mcp.json; mkdir -p .claude/deep build; echo fine >.claude/deep/x; git init -q; git init -q sub
-    ln .mcp.json copy; ln .claude/deep/x build/x; ln .git/config build/config; ln .git/hooks/pre-push.sample build/hook
+    echo fine >.mcp.json; mkdir -p .claude/refs build; echo fine >.claude/refs/x; git init -q; git init -q sub
+    ln .mcp.json copy; ln .claude/refs/x build/x; ln .git/config build/config; ln .git/hooks/pre-push.sample build/hook
     ln sub/.git/config .git/config-of-sub; git init -q "$(printf 'new\\nline')"; ln new*/.git/config odd
     echo fine >build/other; ln build/other build/fine
     """
