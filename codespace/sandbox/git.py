@@ -104,7 +104,8 @@ def _tree_lies_in(root: Root, below: str, workspace: str) -> bool:
         data, _ = root.read(below + "gitdir", _SMALL_BYTES)
     except Refusal:
         return False
-    tree = os.path.dirname(os.path.normpath(os.fsdecode(data).partition("\n")[0]))
+    gitfile = os.path.join(root.path, below, os.fsdecode(data).partition("\n")[0])  # git 2.48 can make it relative
+    tree = os.path.dirname(os.path.normpath(gitfile))
     return f"{tree}/".startswith(workspace.rstrip("/") + "/")
 
 
@@ -260,7 +261,7 @@ def common_directory(root_path: str) -> str | None:
         return None
     directory = os.path.realpath(os.path.join(root_path, named))
     back = _line(os.path.join(directory, "gitdir"), "")
-    if back is None or os.path.realpath(back) != os.path.realpath(gitfile):
+    if back is None or os.path.realpath(os.path.join(directory, back)) != os.path.realpath(gitfile):
         return None
     common = _line(os.path.join(directory, "commondir"), "")
     if common is None:

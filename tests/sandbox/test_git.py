@@ -157,6 +157,19 @@ def test_a_worktrees_repository_outside_opens_no_more_than_a_commit_needs(cage: 
     assert inside.sh("git log --oneline").out.count("\n") == 2
 
 
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_worktree_that_is_found_by_a_relative_path_takes_commits_too(repository: Cage, inside: bool) -> None:
+    tree = (repository.root if inside else repository.base) / "tree"
+    assert repository.plainly(["git", "worktree", "add", "-q", str(tree)]).code == 0
+    own = repository.root / ".git/worktrees/tree"
+    (own / "gitdir").write_text(f"{os.path.relpath(tree / '.git', own)}\n")  # as worktree.useRelativePaths has it
+    (tree / ".git").write_text(f"gitdir: {os.path.relpath(own, tree)}\n")
+    committing = repository.having(git="commit", root=str(repository.root if inside else tree))
+    result = committing.sh(commit(f"-C {tree} commit -q --allow-empty -m second"))
+    assert result.code == 0, result
+    assert "second" in repository.plainly(["git", "-C", str(tree), "log", "--oneline"]).out
+
+
 def test_a_repository_without_hooks_stays_read_only_in_the_mode_commit(repository: Cage) -> None:
     repository.plainly(["/bin/rm", "-rf", ".git/hooks"])
     assert repository.having(git="commit").sh("mkdir .git/hooks || echo x >.git/HEAD").code != 0
