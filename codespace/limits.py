@@ -533,6 +533,8 @@ STDIO_CHUNK_BYTES: Final = 65_536
 # One read from the client: the size of a pipe.
 STDIO_UNANSWERED: Final = 2 * CONCURRENT_CALLS
 # Most requests whose answers the client has not taken; more are not read. One that takes them never has so many.
+STDIO_LOOK_SECONDS: Final = 0.5
+# Between two looks whether a client that takes no answers has closed its end: no event tells that behind unread lines.
 STDIO_FLUSH_SECONDS: Final = 0.3
 # After end of input or a stop: how long answers under way may still be written. The end must come within a second.
 HTTP_BODY_SECONDS: Final = 30.0

@@ -21,6 +21,7 @@ from mcp_types import jsonrpc_message_adapter
 from codespace import limits
 
 Send = Callable[[bytes], Awaitable[None]]
+IsClosed = Callable[[], bool]
 
 _ID_FIRST: Final = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(?:(\d{1,18})|"([^"\\]{1,200})")')
 _ID_LAST: Final = re.compile(rb'"id"\s*:\s*(?:(\d{1,18})|"([^"\\]{1,200})")\s*\}\s*\Z')
@@ -38,12 +39,20 @@ class TooLong:
 Line = bytes | TooLong
 
 
-async def serve_lines(server: Server[Any], lines: AsyncIterator[Line], send: Send, *, stop: trio.Event) -> None:
+async def serve_lines(
+    server: Server[Any],
+    lines: AsyncIterator[Line],
+    send: Send,
+    *,
+    stop: trio.Event,
+    is_closed: IsClosed = lambda: False,
+) -> None:
     """Answer one client until its lines end or `stop` is set; then give what is under way a moment.
 
     Args:
         lines: One message each, without the line feed.
         send: Writes one whole message with its line feed. Called by one task only.
+        is_closed: Says whether the client has closed its end, also where lines before that were not read yet.
     Cancel: what was not sent is lost; the work behind it goes on in the gateway.
     Source: limits.STDIO_FLUSH_SECONDS.
     """
@@ -53,7 +62,7 @@ async def serve_lines(server: Server[Any], lines: AsyncIterator[Line], send: Sen
         async with trio.open_nursery() as serving:
             serving.start_soon(server.run, from_client, to_client, server.create_initialization_options())
             try:
-                await _converse(lines, to_server, errors, from_server, send, stop)
+                await _converse(lines, to_server, errors, from_server, send, stop, is_closed)
             finally:
                 # What the server says on being cancelled has no reader any more, and must not wait for one.
                 from_server.close()
@@ -61,14 +70,20 @@ async def serve_lines(server: Server[Any], lines: AsyncIterator[Line], send: Sen
 
 
 async def _converse(
-    lines: AsyncIterator[Line], to_server: Any, errors: Any, from_server: Any, send: Send, stop: trio.Event
+    lines: AsyncIterator[Line],
+    to_server: Any,
+    errors: Any,
+    from_server: Any,
+    send: Send,
+    stop: trio.Event,
+    is_closed: IsClosed,
 ) -> None:
     pending = _Pending()
     async with trio.open_nursery() as writing:
         writing.start_soon(_write, from_server, send, pending)
         async with trio.open_nursery() as reading:
             reading.start_soon(_cancel_when, stop, reading.cancel_scope)
-            await _read(lines, to_server, errors, pending)
+            await _read(lines, to_server, errors, pending, is_closed)
             reading.cancel_scope.cancel()
         # to_server is still open: closing it would cancel what is under way
         with trio.move_on_after(limits.STDIO_FLUSH_SECONDS):
@@ -97,15 +112,20 @@ class _Pending:
         if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
             self._settled(message.id)
 
-    async def wait_room(self) -> None:
-        """Return once another request may be read: a client that asks and takes no answer must not fill our memory."""
-        await self._wait_under(limits.STDIO_UNANSWERED)
+    async def wait_room(self, is_closed: IsClosed) -> bool:
+        """Return once another request may be read: a client that asks and takes no answer must not fill our memory.
+
+        Returns: False where it takes none and has closed its end, which lies behind what is not read.
+        """
+        while len(self._ids) >= limits.STDIO_UNANSWERED:
+            with trio.move_on_after(limits.STDIO_LOOK_SECONDS) as patience:
+                await self._fewer.wait()
+            if patience.cancelled_caught and is_closed():
+                return False
+        return True
 
     async def wait_answered(self) -> None:
-        await self._wait_under(1)
-
-    async def _wait_under(self, count: int) -> None:
-        while len(self._ids) >= count:
+        while self._ids:
             await self._fewer.wait()
 
     def _settled(self, id: types.RequestId | None) -> None:
@@ -120,7 +140,9 @@ async def _cancel_when(stop: trio.Event, scope: trio.CancelScope) -> None:
     scope.cancel()
 
 
-async def _read(lines: AsyncIterator[Line], to_server: Any, errors: Any, pending: _Pending) -> None:
+async def _read(
+    lines: AsyncIterator[Line], to_server: Any, errors: Any, pending: _Pending, is_closed: IsClosed
+) -> None:
     async for line in lines:
         if isinstance(line, TooLong):
             await errors.send(SessionMessage(_too_long(line)))
@@ -137,7 +159,8 @@ async def _read(lines: AsyncIterator[Line], to_server: Any, errors: Any, pending
             continue
         pending.read(message)
         await to_server.send(SessionMessage(message))
-        await pending.wait_room()
+        if not await pending.wait_room(is_closed):
+            return
 
 
 async def _write(from_server: Any, send: Send, pending: _Pending) -> None:

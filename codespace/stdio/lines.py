@@ -33,6 +33,13 @@ def open_stream(fd: int) -> ByteStream:
     return trio.lowlevel.FdStream(fd) if _can_be_polled(fd) else _File(fd)
 
 
+def is_closed(fd: int) -> bool:
+    """Return whether the other end of a pipe or socket is closed, whatever still lies in it. Never of a file."""
+    poll = select.poll()
+    poll.register(fd, select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
 async def read_lines(stream: ByteStream) -> AsyncGenerator[Line, None]:
     """Yield lines without their line feed until the end; a last line without one counts.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from functools import partial
 
 import trio
 
 from codespace.protocol.server import McpServer
 from codespace.protocol.wire import serve_lines
 from codespace.stdio.claim import Claimed
-from codespace.stdio.lines import open_stream, read_lines
+from codespace.stdio.lines import is_closed, open_stream, read_lines
 
 
 async def serve_stdio(
@@ -30,7 +31,13 @@ async def serve_stdio(
     task_status.started()
     try:
         async with aclosing(read_lines(reader)) as lines:
-            await serve_lines(server, lines, writer.send_all, stop=trio.Event() if stop is None else stop)
+            await serve_lines(
+                server,
+                lines,
+                writer.send_all,
+                stop=trio.Event() if stop is None else stop,
+                is_closed=partial(is_closed, claimed.input_fd),
+            )
     except* (trio.BrokenResourceError, OSError):
         pass  # the client closed its end while something was being written: it is gone, as at end of input
     finally:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterable
 from contextlib import aclosing
+from pathlib import Path
 
 import pytest
 import trio
@@ -12,7 +15,7 @@ from hypothesis import strategies as st
 
 from codespace import limits
 from codespace.protocol.wire import Line, TooLong
-from codespace.stdio.lines import read_lines
+from codespace.stdio.lines import is_closed, read_lines
 
 
 class Pieces:
@@ -64,3 +67,14 @@ def test_a_line_of_exactly_the_limit_is_whole(monkeypatch: pytest.MonkeyPatch) -
     assert lines_of([b"0123456789\n"]) == [b"0123456789"]
     (line,) = lines_of([b"0123456789a\n"])
     assert isinstance(line, TooLong)
+
+
+def test_a_closed_end_is_seen_behind_what_still_lies_in_a_pipe_or_socket_and_never_of_a_file(tmp_path: Path) -> None:
+    for mine, theirs in (os.pipe(), tuple(end.detach() for end in socket.socketpair())):
+        os.write(theirs, b"unread")
+        assert not is_closed(mine)
+        os.close(theirs)
+        assert is_closed(mine)
+        os.close(mine)
+    with open(tmp_path / "file", "wb+") as file:
+        assert not is_closed(file.fileno())

@@ -16,6 +16,7 @@ import pytest
 import trio
 from mcp import Client, StdioServerParameters
 
+from codespace import limits
 from codespace.protocol.tools import TABLE
 
 ROOT = Path(__file__).parents[2]
@@ -173,6 +174,15 @@ async def test_sigterm_ends_the_program_though_the_client_has_stopped_reading() 
         raw.process.send_signal(signal.SIGTERM)
 
     assert await ends_within_a_second(end)
+
+
+async def test_end_of_input_ends_the_program_though_the_client_asked_much_and_takes_no_answers() -> None:
+    async with running() as raw:
+        await raw.initialize()
+        await raw.send(*(request("tools/list", id) for id in range(1, 2 * limits.STDIO_UNANSWERED)))
+        assert raw.process.stdin is not None
+        await raw.process.stdin.aclose()
+        await raw.seconds_to_end()
 
 
 async def test_what_was_asked_before_end_of_input_is_still_answered() -> None:
