@@ -35,7 +35,8 @@ WORKTREES: Final = "worktrees"
 _OF_WORKTREE: Final = ("commondir", "gitdir")
 """Without these it is no linked worktree."""
 _GUARDS_OF_WORKTREE: Final[Mapping[str, bytes | None]] = {"config.worktree": b"", "modules": b""}
-# A directory would be taken for submodules, and `git worktree remove` would refuse.
+# A directory would be taken for submodules, and `git worktree remove` would refuse. Where there are submodules it must
+# be one, or git could not clone them.
 _GITLINK: Final = b"\x00\x00\xe0\x00"
 _STATUS_BYTES: Final = 40
 _NAME_BYTES: Final = (20, 32)  # SHA-1, SHA-256
@@ -89,12 +90,17 @@ def _worktrees(root: Root, path: str, workspace: str) -> tuple[list[str], list[s
         os.close(descriptor)
     for name in names:
         below = f"{path}/{name}/"
-        if _tree_lies_in(root, below, workspace) and _guarded(root, below, _GUARDS_OF_WORKTREE):
+        if _tree_lies_in(root, below, workspace) and _guarded(root, below, _guards(root, f"{path}/{name}")):
             writable.append(f"{path}/{name}")
             closed += [below + part for part in (*_OF_WORKTREE, *RULING) if _kind(root, below + part)]
         elif _kind(root, f"{path}/{name}"):
             closed.append(f"{path}/{name}")
     return writable, sorted(set(closed))
+
+
+def _guards(root: Root, worktree: str) -> Mapping[str, bytes | None]:
+    has_submodules = not _kind(root, f"{worktree}/modules") and bool(_indexed(root, worktree))
+    return {**_GUARDS_OF_WORKTREE, "modules": None} if has_submodules else _GUARDS_OF_WORKTREE
 
 
 def _tree_lies_in(root: Root, below: str, workspace: str) -> bool:

@@ -136,6 +136,26 @@ def test_a_worktree_in_the_workspace_takes_commits_and_stays_where_it_belongs(re
     assert repository.plainly(["git", "worktree", "remove", "deep/tree"]).code == 0
 
 
+def test_submodules_can_be_cloned_into_a_worktree_that_commands_committed_in(repository: Cage) -> None:
+    source = repository.base / "home" / "source"
+    adding = ["-c", "protocol.file.allow=always", "submodule", "--quiet"]
+    for words in (
+        ["init", "-q", str(source)],
+        ["-C", str(source), "commit", "-q", "--allow-empty", "-m", "x"],
+        [*adding, "add", str(source), "lib"],
+        ["commit", "-qm", "second"],
+        ["worktree", "add", "-q", "tree"],
+    ):
+        assert repository.plainly(["git", *IDENTITY, *words]).code == 0
+    result = repository.having(git="commit").sh(
+        commit("-C tree commit -q --allow-empty -m third") + "; mkdir .git/worktrees/tree/modules/lib || echo closed"
+    )
+    assert result.out == "closed\n"
+    updated = repository.plainly(["git", "-C", "tree", *adding, "update", "--init"])
+    assert updated.code == 0, updated
+    assert (repository.root / "tree/lib/.git").exists()
+
+
 def test_a_worktrees_repository_outside_opens_no_more_than_a_commit_needs(cage: Cage) -> None:
     home, other = cage.base / "home" / "project", cage.base / "home" / "other"
     for words in (["init", "-q", str(home)], ["-C", str(home), "commit", "-q", "--allow-empty", "-m", "first"]):
