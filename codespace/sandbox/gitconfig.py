@@ -24,7 +24,8 @@ from codespace.sandbox.scan import GitDirectory
 _BYTES: Final = 1_048_576
 _FILES: Final = 20
 # Configurations that are read for one repository; git itself stops at ten, one in another.
-_SECTION: Final = re.compile(r'\[\s*([A-Za-z0-9.-]+)\s*("(?:[^"\\]|\\.)*")?\s*\]')
+_SECTION: Final = re.compile(r'\s*+\[\s*+([A-Za-z0-9.-]++)\s*+("(?:[^"\\]|\\.)*+")?+\s*+\]')
+# It never goes back: a command can have made the configuration that is read.
 _PART: Final = re.compile(r'\\(.)|(")|([#;])|(.)')
 _ESCAPES: Final = {"n": "\n", "t": "\t", "b": "\b"}
 
@@ -131,14 +132,27 @@ def _inside(root: Root, path: str) -> str | None:
 def _settings(text: str) -> Iterator[tuple[str, str, str]]:
     """Yield section, key and value of each setting; section and key in small letters, without a subsection."""
     section = ""
-    for line in text.replace("\r\n", "\n").replace("\\\n", "").split("\n"):
-        left = line.strip()
-        while found := _SECTION.match(left):
+    for line in _lines(text.replace("\r\n", "\n")):
+        end = 0
+        while found := _SECTION.match(line, end):
             section = found[1].lower().partition(".")[0]
-            left = left[found.end() :].strip()
-        key, equals, value = left.partition("=")
+            end = found.end()
+        key, equals, value = line[end:].partition("=")
         if equals:
             yield "include" if section == "includeif" else section, key.strip().lower(), _plain(value.strip())
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Yield each line, with those joined that a backslash continues; a comment ends with its line."""
+    begun: list[str] = []
+    for line in text.split("\n"):
+        escapes = len(line) - len(line.rstrip("\\"))
+        if escapes % 2 and (begun or not line.lstrip().startswith(("#", ";"))):
+            begun.append(line[:-1])
+        else:
+            yield "".join([*begun, line])
+            begun = []
+    yield "".join(begun)
 
 
 def _plain(value: str) -> str:

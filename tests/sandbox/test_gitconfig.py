@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,7 @@ def test_in_the_mode_commit_what_is_included_from_the_git_directory_stays_read_o
         ("[core] hookspath = w[a]*\n[core]\nhooksPath = /etc\nhookspath = ../out\nhooksPath\n", ("/w?a??",)),
         ("[core]\nhooksPath = .\n[remote]\npath = no\n", ()),
         ("[include]\npath = ../self\n", ("/self", "/deeper")),
+        ("[core]\n; a comment \\\nhooksPath = a\\\nb\n[alias]\nx = y\\\\\n[core]\nhooksPath = c\\", ("/ab", "/c")),
     ],
 )
 def test_a_configuration_is_read_as_git_reads_it(tmp_path: Path, text: str, expected: tuple[str, ...]) -> None:
@@ -149,3 +151,15 @@ def test_a_configuration_is_read_as_git_reads_it(tmp_path: Path, text: str, expe
     with Root.open(str(tmp_path)) as root:
         assert gitconfig.places(root) == expected
         assert gitconfig.places_of(root, [GitDirectory(".git", "directory")]) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["[a]" * 300_000, f"[a{' ' * 900_000}", "[a]\nx=y\\\n" + "z\\\n" * 300_000, '[a "' + "\\" * 900_000]
+)
+def test_a_configuration_that_a_command_made_holds_nobody_up(tmp_path: Path, text: str) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git/config").write_text(f"{text}\n[core]\nhooksPath = x\n")
+    with Root.open(str(tmp_path)) as root:
+        began = time.process_time()
+        gitconfig.places(root)
+    assert time.process_time() - began < 20  # it takes half a second, and took minutes
