@@ -19,11 +19,13 @@ ID: Final = kinds.text(
     "id", r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "1 to 64 letters, digits, `.`, `_` and `-`, first a letter or digit"
 )
 
+_OPEN: Final = r"(?<!\\)(?:\\\\)*\["
+# A bracket that begins a class; one with a backslash before it is that letter.
 _SLIPS: Final = (
     (re.compile(r"^!"), "takes nothing back here", "Leave it out, and write the other patterns more narrowly."),
     (re.compile(r"^ |(?<!\\) $"), "begins or ends with a blank", "Remove it."),
-    (re.compile(r"\[[^]]*\[[:.=]"), "has a class of letters by name", "Write the letters, as in `[0-9]`."),
-    (re.compile(r"\[[^]]*\\"), "has a backslash between brackets", "Write one pattern for each letter."),
+    (re.compile(_OPEN + r"[^]]*\[[:.=]"), "has a class of letters by name", "Write the letters, as in `[0-9]`."),
+    (re.compile(_OPEN + r"[^]]*\\"), "has a backslash between brackets", "Write one pattern for each letter."),
 )
 
 

@@ -110,13 +110,28 @@ def test_a_pattern_that_is_a_whole_path_would_match_nothing_and_is_refused(home:
 @pytest.mark.parametrize("key", ["hidden_paths", "protected_paths"])
 @pytest.mark.parametrize(
     "pattern",
-    ["!kept", ".env ", " .env", "./.env", "a//b", "a/./b", "/", ".", "[[:digit:]]*.pem", "a[[=a=]]", "[\\]]x"],
+    [
+        "!kept",
+        ".env ",
+        " .env",
+        "./.env",
+        "a//b",
+        "a/./b",
+        "/",
+        ".",
+        "[[:digit:]]*.pem",
+        "a[[=a=]]",
+        "[\\]]x",
+        "\\\\[\\a]",
+    ],
 )
 def test_a_pattern_that_would_mean_nothing_here_is_refused(home: Home, key: str, pattern: str) -> None:
     assert home.refusal(home.workspace(**{key: ["/ok", pattern]})).key == f"workspaces.app.{key}[1]"
 
 
-@pytest.mark.parametrize("pattern", ["name\\ ", "[^]]x", "a b", "secrets/", "**/.env", "\\!x", "[!a]"])
+@pytest.mark.parametrize(
+    "pattern", ["name\\ ", "[^]]x", "a b", "secrets/", "**/.env", "\\!x", "[!a]", "app/\\[id\\]/x", "\\[[:x"]
+)
 def test_a_pattern_that_means_something_is_taken(home: Home, pattern: str) -> None:
     (workspace,) = home.load(home.workspace(hidden_paths=[pattern])).workspaces.values()
     assert workspace.hidden_paths == (pattern,)
