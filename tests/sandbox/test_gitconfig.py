@@ -154,7 +154,7 @@ def test_a_configuration_is_read_as_git_reads_it(tmp_path: Path, text: str, expe
 
 
 @pytest.mark.parametrize(
-    "text", ["[a]" * 300_000, f"[a{' ' * 900_000}", "[a]\nx=y\\\n" + "z\\\n" * 300_000, '[a "' + "\\" * 900_000]
+    "text", ["[a]" * 300_000, f"[a{' ' * 900_000}x", "[a]\nx=y\\\n" + "z\\\n" * 300_000, '[a "' + "\\" * 900_000]
 )
 def test_a_configuration_that_a_command_made_holds_nobody_up(tmp_path: Path, text: str) -> None:
     (tmp_path / ".git").mkdir()
