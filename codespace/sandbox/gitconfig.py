@@ -13,6 +13,7 @@ import os
 import posixpath
 import re
 import stat
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -50,9 +51,12 @@ def places_of(root: Root, repositories: Iterable[GitDirectory]) -> tuple[str, ..
 
 
 def paths_of(root: Root, repositories: Iterable[GitDirectory]) -> Iterable[str]:
-    """Return the paths themselves, relative to the root."""
+    """Return the paths themselves, relative to the root. Raises: Refusal SANDBOX_UNAVAILABLE for what takes too long."""
     found: dict[str, None] = {}
+    deadline = time.monotonic() + limits.SANDBOX_SCAN_SECONDS
     for repository in repositories:
+        if time.monotonic() > deadline:
+            raise _too_much()
         own: dict[str, None] = {}
         whole = posixpath.normpath(posixpath.join(root.path, repository.path))
         top = whole if repository.kind == "bare" else posixpath.dirname(whole)
@@ -105,9 +109,12 @@ def _follow(root: Root, top: str, directories: Sequence[str], found: dict[str, N
 
 def _note(root: Root, top: str, directory: str, text: str, found: dict[str, None]) -> None:
     """Add to `found` what one configuration in `directory` names; hooks are found from the top of the working tree."""
-    for section, key, value in _settings(text):
+    for section, key, said in _settings(text):
         base = {("include", "path"): directory, ("core", "hookspath"): top}.get((section, key))
-        place = None if base is None else _inside(root, posixpath.join(base, posixpath.expanduser(value)))
+        value = "" if base is None else _plain(said)
+        if base is None or not value or "\0" in value:
+            continue  # an empty one takes no hooks from anywhere
+        place = _inside(root, posixpath.join(base, posixpath.expanduser(value)))
         if place is not None and len(found) < limits.SANDBOX_BINDS:  # more could not be mounted
             found[place] = None
 
@@ -130,7 +137,7 @@ def _inside(root: Root, path: str) -> str | None:
 
 
 def _settings(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield section, key and value of each setting; section and key in small letters, without a subsection."""
+    """Yield section, key and value of each setting, the value as it is written; section and key in small letters."""
     section = ""
     for line in _lines(text.replace("\r\n", "\n")):
         end = 0
@@ -139,7 +146,7 @@ def _settings(text: str) -> Iterator[tuple[str, str, str]]:
             end = found.end()
         key, equals, value = line[end:].partition("=")
         if equals:
-            yield "include" if section == "includeif" else section, key.strip().lower(), _plain(value.strip())
+            yield "include" if section == "includeif" else section, key.strip().lower(), value.strip()
 
 
 def _lines(text: str) -> Iterator[str]:
@@ -165,3 +172,12 @@ def _plain(value: str) -> str:
         quoted ^= bool(quote)
         kept.append(_ESCAPES.get(escaped, escaped) if escaped else letter or comment)
     return "".join(kept).rstrip()
+
+
+def _too_much() -> Refusal:
+    return Refusal(
+        "SANDBOX_UNAVAILABLE",
+        "Reading the configuration of the git repositories in the workspace took over "
+        f"{limits.SANDBOX_SCAN_SECONDS:g} s. Nothing was started.",
+        next_step="Ask the operator to look at the size of their `config` files, or to register a smaller directory.",
+    )

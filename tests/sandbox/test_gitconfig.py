@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from codespace import limits
 from codespace.beneath import Root
+from codespace.errors import Refusal
 from codespace.sandbox import box, gitconfig, spawn
 from codespace.sandbox.plan import HOME
 from codespace.sandbox.scan import GitDirectory
@@ -141,6 +143,10 @@ def test_in_the_mode_commit_what_is_included_from_the_git_directory_stays_read_o
         ("[core] hookspath = w[a]*\n[core]\nhooksPath = /etc\nhookspath = ../out\nhooksPath\n", ("/w?a??",)),
         ("[core]\nhooksPath = .\n[remote]\npath = no\n", ()),
         ("[include]\npath = ../self\n", ("/self", "/deeper")),
+        (
+            "[include]\npath\npath =\n[core]\nhooksPath = ; none\nhooksPath = ~\0/x\nhooksPath = ~nobody-here/y\n",
+            ("/~nobody-here/y",),
+        ),
         ("[core]\n; a comment \\\nhooksPath = a\\\nb\n[alias]\nx = y\\\\\n[core]\nhooksPath = c\\", ("/ab", "/c")),
     ],
 )
@@ -163,3 +169,12 @@ def test_a_configuration_that_a_command_made_holds_nobody_up(tmp_path: Path, tex
         began = time.process_time()
         gitconfig.places(root)
     assert time.process_time() - began < 20  # it takes half a second, and took minutes
+
+
+def test_repositories_with_too_much_configuration_are_refused_and_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SANDBOX_SCAN_SECONDS", 0.0)
+    with Root.open(str(tmp_path)) as root, pytest.raises(Refusal) as refused:
+        gitconfig.paths_of(root, [GitDirectory(f"{number}/.git", "directory") for number in range(1_000)])
+    assert refused.value.code == "SANDBOX_UNAVAILABLE"
