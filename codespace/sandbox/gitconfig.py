@@ -51,7 +51,7 @@ def places_of(root: Root, repositories: Iterable[GitDirectory]) -> tuple[str, ..
 
 
 def paths_of(root: Root, repositories: Iterable[GitDirectory]) -> Iterable[str]:
-    """Return the paths themselves, relative to the root. Raises: Refusal SANDBOX_UNAVAILABLE for what takes too long."""
+    """Return the paths themselves, relative to the root. Raises: Refusal SANDBOX_UNAVAILABLE for what takes long."""
     found: dict[str, None] = {}
     deadline = time.monotonic() + limits.SANDBOX_SCAN_SECONDS
     for repository in repositories:
