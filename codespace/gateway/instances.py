@@ -68,10 +68,15 @@ class Instances:
         await self._store.write(lambda db: _insert(db, row))
 
     async def dead(self) -> tuple[Instance, ...]:
-        """Return the instances that never said their end and whose lock nobody holds."""
+        """Return the instances that never said their end and whose lock nobody holds.
+
+        Cancel: at once, also where the directory of one does not answer; its thread is left behind.
+        """
         rows = await self._store.read(_unended)
         others = [_instance(row) for row in rows if row["id"] != self.own.id]
-        gone = await trio.to_thread.run_sync(lambda: [not _held(each.lock_path) for each in others])
+        gone = await trio.to_thread.run_sync(
+            lambda: [not _held(each.lock_path) for each in others], abandon_on_cancel=True
+        )
         return tuple(each for each, is_gone in zip(others, gone, strict=True) if is_gone)
 
     async def lives(self, instance_id: str) -> bool:

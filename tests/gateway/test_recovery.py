@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -247,3 +248,30 @@ async def test_the_lock_file_of_a_dead_daemon_goes_with_its_last_operation_and_n
         await bench.start()
         assert ended(bench, "inst-exec-running")
         assert left.exists() == (name == "another.txt")
+
+
+async def test_a_directory_of_another_daemon_that_does_not_answer_keeps_neither_a_start_nor_a_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "RECOVERY_SECONDS", 0.2)
+    monkeypatch.setattr(limits, "NEIGHBOURS_SECONDS", 0.2)
+    let_go, looks, reach = threading.Event(), threading.Semaphore(0), os.open
+
+    def reach_unless_hung(path: str, flags: int, *rest: int, **named: int) -> int:
+        if str(path).endswith("no-such-lock"):
+            looks.release()
+            assert let_go.wait(60)
+        return reach(path, flags, *rest, **named)
+
+    async with open_bench(sandbox=False) as bench:
+        leave_behind(bench, "patch", "planning")
+        monkeypatch.setattr(os, "open", reach_unless_hung)
+        try:
+            with trio.fail_after(40):
+                await bench.restart()
+                for _ in range(2):  # at the start, and as it looks for neighbours
+                    assert await trio.to_thread.run_sync(looks.acquire, True, 30)
+                await bench.stop()
+        finally:
+            let_go.set()
+            await bench.start()
