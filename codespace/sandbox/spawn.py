@@ -21,6 +21,7 @@ Whatever fails before `release`: close it and end bubblewrap; no command has run
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import posixpath
@@ -393,9 +394,10 @@ def run(
 def start(command: Sequence[str], env: Mapping[str, str], descriptors: Mapping[int, int]) -> int:
     """Start a program with exactly these descriptors, numbered as said; returns its pid. Raises: OSError."""
     open_now = [int(name) for name in os.listdir("/proc/self/fd")]
-    above = max((*descriptors, *descriptors.values(), *open_now)) + 1
+    taken = {*descriptors, *descriptors.values(), *open_now}
+    free = (number for number in itertools.count() if number not in taken)  # as low as can be, for RLIMIT_NOFILE
     # First all are moved out of the way of each other's numbers, then to their own; the rest is closed.
-    moved = {number: above + position for position, number in enumerate(descriptors)}
+    moved = dict(zip(descriptors, free, strict=False))
     actions: list[tuple[int, int, int]] = [
         (os.POSIX_SPAWN_DUP2, descriptors[number], moved[number]) for number in moved
     ]
