@@ -274,4 +274,4 @@ async def test_a_directory_of_another_daemon_that_does_not_answer_keeps_neither_
                 await bench.stop()
         finally:
             let_go.set()
-            await bench.start()
+        await bench.start()
