@@ -92,6 +92,11 @@ def _secrets(directory: str) -> Iterator[tuple[str, bool]]:
 
 
 def _can(path: str, access: int) -> bool:
+    """Return whether this account can; also where nothing can be asked (a container's old filter of system calls)."""
+    return _told(path, access) or not _told("/", os.X_OK)
+
+
+def _told(path: str, access: int) -> bool:
     return os.access(path, access, effective_ids=True, follow_symlinks=False)
 
 

@@ -88,6 +88,14 @@ def test_a_secret_is_masked_for_whom_its_group_lets_in_and_costs_nobody_else_a_m
         assert [*found.files, *found.directories] == [str(etc / name) for name in masked]
 
 
+def test_every_secret_is_masked_where_a_filter_lets_nobody_ask_for_access(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "secret").touch(0o600)
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)  # what it says of EPERM, which such a filter answers
+    assert Etc(str(tmp_path)).masks().files == (str(tmp_path / "secret"),)
+
+
 def test_a_link_in_the_workspace_leads_to_nothing_outside(cage: Cage) -> None:
     secret = cage.base / "home" / ".netrc"
     for name, target in (("link", secret), ("up", "../home/.netrc"), ("folder", cage.base / "home")):
