@@ -13,12 +13,15 @@ import sys
 import traceback
 from collections.abc import Mapping
 from io import FileIO
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 from codespace import limits
 from codespace.errors import Refusal
 from helper.patch.confine import confine
 from helper.patch.session import Session
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
+# What a disk says that takes no more.
 
 
 def claim() -> tuple[BinaryIO, FileIO]:
@@ -46,26 +49,24 @@ def serve(reading: BinaryIO, writing: FileIO) -> None:
                     reply = {"ok": session.call(request)}
             except Refusal as refusal:
                 reply = {"refusal": refusal.body()}
-            except OSError as error:
-                reply = {"refusal": _failed(error).body()}
-            except Exception:
+            except Exception as error:
                 traceback.print_exc(file=sys.stderr)
-                reply = {"refusal": Refusal("INTERNAL", "The patch helper met a fault of its own.").body()}
+                reply = {"refusal": _failed(error).body()}
             _send(writing, {"id": request["id"], **reply})
     finally:
         if session is not None:
             session.close()
 
 
-def _failed(error: OSError) -> Refusal:
-    """Return the refusal of a disk that took no more: of the root's own errors each verb tells by itself."""
-    traceback.print_exception(error, file=sys.stderr)
-    number = errno.errorcode.get(error.errno or 0, str(error.errno))
+def _failed(error: Exception) -> Refusal:
+    """Return the refusal of a disk that takes no more, where it is that; the root's own errors each verb tells."""
+    if not isinstance(error, OSError) or error.errno not in _FULL:
+        return Refusal("INTERNAL", "The patch helper met a fault of its own.")
     return Refusal(
         "FILE_OPERATION_FAILED",
-        f"The journal could not be written: {error.strerror or 'unknown'} ({number}).",
+        f"The journal could not be written: {error.strerror} ({errno.errorcode[error.errno]}).",
         next_step="Ask the operator to make room in the state directory; operation_status says what became of it.",
-        details={"errno": number},
+        details={"errno": errno.errorcode[error.errno]},
     )
 
 
