@@ -55,7 +55,7 @@ async def test_a_head_over_the_limit_is_refused_and_one_below_it_is_taken() -> N
         assert (await town.ask(b"GET http://" + b"a" * 200_000)).startswith(b"HTTP/1.1 400 ")
 
 
-@pytest.mark.parametrize("sent", [b"", client_hello("listed.example")[:100]])
+@pytest.mark.parametrize("sent", [b"", client_hello("listed.example")[:100]], ids=["nothing", "a-part"])
 async def test_a_tunnel_in_which_no_tls_begins_is_cut(sent: bytes, mock_clock: MockClock) -> None:
     async with street("listed.example", bounds=Bounds(hello_seconds=0.2)) as town:
         await town.host("listed.example", port=443)
