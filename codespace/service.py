@@ -24,6 +24,7 @@ from codespace import __version__, limits
 from codespace.daemon import Daemon, open_daemon
 from codespace.display import display
 from codespace.errors import Refusal
+from codespace.log.sink import Sink
 from codespace.protocol.server import McpServer, Transport, build_server
 from codespace.settings import Settings, SettingsError
 from codespace.stdio.claim import Claimed, claim
@@ -80,25 +81,41 @@ class Doors:
 async def _live(settings: Settings, watchdog: _Watchdog, doors: Doors) -> None:
     with trio.open_signal_receiver(*_SIGNALS) as signals:
         async with trio.open_nursery() as nursery:
-            ending = _Ending(watchdog)
-            nursery.start_soon(ending.on_signal, signals)
-            async with open_daemon(settings, console=doors.console) as daemon:
-                await _serve(daemon, ending, doors)
+            with trio.CancelScope() as start:
+                ending = _Ending(watchdog, start)
+                nursery.start_soon(ending.on_signal, signals)
+                async with open_daemon(settings, console=doors.console) as daemon:
+                    ending.started()
+                    try:
+                        await _serve(daemon, ending, doors)
+                    finally:
+                        ending.begin("no door is open any more")  # also where one failed: the watchdog is for any stop
             nursery.cancel_scope.cancel()
 
 
 class _Ending:
-    """Begins the stop, once: of the daemon where it runs, else of the start."""
+    """Begins the stop, once: of the daemon where it runs, else of the start.
 
-    def __init__(self, watchdog: _Watchdog) -> None:
+    Args:
+        start: Cancelled where the stop begins before `started` was said.
+    """
+
+    def __init__(self, watchdog: _Watchdog, start: trio.CancelScope) -> None:
         self.asked = trio.Event()
         self._watchdog = watchdog
+        self._start: trio.CancelScope | None = start
+
+    def started(self) -> None:
+        """Say that the daemon runs: from here on it stops in its own order."""
+        self._start = None
 
     def begin(self, why: str) -> None:
         if not self.asked.is_set():
             log.info("stopping", why=why)
             self._watchdog.start()
             self.asked.set()
+            if self._start is not None:
+                self._start.cancel()
 
     async def on_signal(self, signals: AsyncIterator[int]) -> None:
         async for number in signals:
@@ -229,7 +246,8 @@ class _Watchdog:
 
     def _watch(self) -> None:
         if not self._stopped.wait(limits.WATCHDOG_SECONDS):
-            os.write(2, b"codespace: the stop took too long and was cut off; the next start settles what is left\n")
+            # Not by os.write: a client that does not read its end of stderr would hold up the very end.
+            Sink(2).msg("codespace: the stop took too long and was cut off; the next start settles what is left")
             os._exit(_CUT_OFF_EXIT_CODE)
 
 

@@ -1,0 +1,80 @@
+"""How one process ends: also while it still starts, and though nobody reads what it says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from codespace import limits
+from codespace.testing.installed import END_SECONDS
+from codespace.testing.site import Site
+from codespace.testing.wire import Wire
+
+HANGING_STOP = """
+import threading
+from codespace import limits
+limits.WATCHDOG_SECONDS = 0.1
+from codespace.service import _Watchdog
+_Watchdog().start()
+threading.Event().wait()
+"""
+
+
+def instances(site: Site) -> dict[int, str]:
+    """Return the ids of the daemons that the database knows, by pid."""
+    with closing(sqlite3.connect(site.state / "operations.sqlite")) as db:
+        return dict(db.execute("SELECT pid, id FROM instances"))
+
+
+def leave_a_daemon_whose_lock_does_not_answer(site: Site) -> None:
+    lock = site.folder / "lock"
+    os.mkfifo(lock)  # opened for reading it waits for a writer, as a dead network disk for its server
+    with closing(sqlite3.connect(site.state / "operations.sqlite")) as db:
+        db.execute(
+            "INSERT INTO instances (id, pid, started_at, state_dir, lock_path, roots) VALUES (?, 1, 1.0, ?, ?, '[]')",
+            ("inst-hung", str(site.state), str(lock)),
+        )
+        db.commit()
+
+
+def test_a_signal_ends_a_start_that_waits(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.add_workspace()
+    with Wire(site):
+        pass
+    leave_a_daemon_whose_lock_does_not_answer(site)
+    wire = Wire(site)
+    wire.start()
+    try:
+        until = time.monotonic() + END_SECONDS
+        while wire.process.pid not in instances(site):
+            assert time.monotonic() < until, wire.said
+        wire.process.send_signal(signal.SIGTERM)
+        assert wire.process.wait(limits.RECOVERY_SECONDS / 2) == 0
+    finally:
+        wire.close()
+
+
+@pytest.mark.parametrize("read", [True, False], ids=["read", "not read"])
+def test_a_stop_that_hangs_is_cut_off_whether_or_not_its_last_word_is_read(read: bool) -> None:
+    reader, writer = os.pipe()
+    with open(reader, "rb") as said, open(writer, "wb", buffering=0) as stderr:
+        os.set_blocking(writer, False)
+        while not read and stderr.write(b"x" * limits.LOG_WRITE_BYTES):
+            pass
+        os.set_blocking(writer, True)
+        with subprocess.Popen([sys.executable, "-c", HANGING_STOP], stderr=stderr) as process:
+            try:
+                assert process.wait(END_SECONDS) == os.EX_SOFTWARE
+            finally:
+                process.kill()
+        stderr.close()
+        assert (b"was cut off" in said.read()) == read
