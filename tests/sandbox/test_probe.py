@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -135,8 +137,15 @@ def test_landlock_is_used_only_where_the_operator_allows_it_and_never_for_a_netw
             box.choose(LANDLOCK, demanding)
 
 
-def test_known_causes_name_their_remedy_and_others_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    denied = "bwrap: No permissions to create new namespace, likely because the kernel does not allow non-privileged"
+DENIED = (
+    "bwrap: No permissions to create new namespace, likely because the kernel does not allow non-privileged user",
+    "bwrap: No permissions to creating new namespace, likely because the kernel does not allow non-privileged user",
+)
+"""What Debian's bubblewrap says, and the wheel's."""
+
+
+@pytest.mark.parametrize("denied", DENIED, ids=["debian", "wheel"])
+def test_known_causes_name_their_remedy_and_others_none(denied: str, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {causes._MOST: 0}
     monkeypatch.setattr(causes, "_number", settings.get)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
@@ -154,3 +163,36 @@ def test_known_causes_name_their_remedy_and_others_none(monkeypatch: pytest.Monk
     )
     assert causes.explain("/usr/bin/bwrap", "bwrap: Can't open: Too many open files") is None
     assert causes.explain("/usr/bin/bwrap", "") is None
+    refused = str(causes.explain("/usr/bin/bwrap", denied))
+    assert "Docker" in refused
+    monkeypatch.setattr(causes, "_container", lambda: None)
+    assert "ask who keeps it" in str(causes.explain("/usr/bin/bwrap", denied))
+    unsupported = "bwrap: Creating new namespace failed, likely because the kernel does not support user namespaces."
+    assert "CONFIG_USER_NS" in str(causes.explain("/usr/bin/bwrap", unsupported))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)  # refused to root is refused for good too
+    assert "ask who keeps it" in str(causes.explain("/usr/bin/bwrap", denied))
+
+
+_CHROOT = r"""
+mount --make-rprivate /
+for place in /*; do
+    if [ -L "$place" ]; then cp -P "$place" "$1$place"
+    elif [ -d "$place" ]; then mkdir "$1$place" && mount --rbind "$place" "$1$place"
+    fi
+done
+exec chroot "$@"
+"""
+"""Make a root of the machine's own directories in $1 and run the rest there."""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can chroot")
+def test_a_chroot_is_a_lasting_cause_of_its_own(tmp_path: Path) -> None:
+    look = "from codespace.sandbox import probe, system; print(probe.look(None, system.Etc()))"
+    told = subprocess.run(
+        ["unshare", "--mount", "sh", "-euc", _CHROOT, "sh", str(tmp_path), sys.executable, "-c", look],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "within a chroot" in told.stdout, told.stderr
+    assert told.stdout.count("/usr/bin/bwrap") <= 1, "the same program under two names was tried twice"
