@@ -6,6 +6,7 @@ cannot pass for it. Names from outside are escaped; content is not: a patch must
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -14,6 +15,11 @@ from codespace import limits
 from codespace.display import display
 
 Result = Mapping[str, Any]
+
+_NO_PATH: Final = (
+    "Names of files are compared, not of directories: `dir/**` takes all below one. Ignored files come with "
+    "include_ignored."
+)
 
 
 def write(tool: str, result: Result) -> str:
@@ -38,7 +44,9 @@ def _shown(value: Any) -> str:
 
 
 def _name(text: Any) -> str:
-    return display(str(text), limit=limits.PATH_CHARACTERS)
+    """Return a name as it can be sent back: made harmless, but a backslash in it stays one."""
+    shown = "\\".join(display(part) for part in str(text).split("\\"))
+    return shown if len(shown) <= limits.PATH_CHARACTERS else f"{shown[: limits.PATH_CHARACTERS]}… (cut)"
 
 
 def _line(*parts: str | None) -> str:
@@ -66,13 +74,11 @@ def _info(result: Result) -> str:
     return "\n".join(lines)
 
 
-def _read(result: Result) -> str:
-    end = result.get("end_line")
-    lines = f"lines {result.get('start_line')}-{end} of {result.get('total_lines')}" if end is not None else None
+def _read(result: Result, onwards: str | None = None) -> str:
     ending = result.get("line_ending")
     head = _line(
         _name(result["path"]),
-        lines,
+        _range(result),
         f"{result['size_bytes']} bytes",
         None if ending in (None, "lf", "none") else f"line endings {ending}",
         "no newline at the end" if result.get("final_newline") is False and result["size_bytes"] else None,
@@ -80,10 +86,39 @@ def _read(result: Result) -> str:
         f"version {result['version']}",
     )
     if result["truncated"]:
-        head += "\nCut here; go on with start_line " + (str(end + 1) if end is not None else "and line_count")
+        head += f"\n{onwards or _onwards(result)}"
     if is_image(result):
         return head
     return f"{head}\n{result['content']}"
+
+
+def _range(result: Result) -> str | None:
+    total, end = result.get("total_lines"), result.get("end_line")
+    if end is not None:
+        return f"lines {result.get('start_line')}-{end} of {total}"
+    if total is None or result["content"] or not result["size_bytes"] or result["truncated"]:
+        return None
+    return f"nothing there: the file has {_count(total, 'line')}"
+
+
+def _onwards(result: Result) -> str:
+    """Say how to have the rest of what was cut."""
+    start, end = result.get("start_line"), result.get("end_line")
+    if start is None or end is None:
+        return "Cut here; ranges of lines (start_line, line_count) give the rest, and a command what is one long line."
+    if _ends_a_line(result):
+        return f"Cut here; go on with start_line {end + 1}"
+    if end > start:
+        return f"Cut here, within line {end}; go on with start_line {end}"
+    behind = "" if end == result.get("total_lines") else f" Behind it, go on with start_line {end + 1}."
+    return f"Cut here, within line {end}, which is longer than one answer: a command (cut -c) gives its rest.{behind}"
+
+
+def _ends_a_line(result: Result) -> bool:
+    content = str(result["content"])
+    if result.get("encoding") == "base64":
+        return base64.b64decode(content[-4:]).endswith(b"\n")
+    return content.endswith("\n")
 
 
 def is_image(result: Result) -> bool:
@@ -99,7 +134,7 @@ def _read_many(result: Result) -> str:
 def _entry(entry: Result) -> str:
     error = entry.get("error")
     if error is None:
-        return _read(entry)
+        return _read(entry, "Cut here, where the answer is full: read it alone")
     return f"{_name(entry['path'])} · {error['code']}: {display(error['message'], newlines=True)}"
 
 
@@ -118,7 +153,8 @@ def _find(result: Result) -> str:
     paths = result["paths"]
     seen = result["total_seen"]
     head = _count(seen, "path") if len(paths) == seen else f"{len(paths)} of {_count(seen, 'path')}"
-    return "\n".join([f"{head}{_cut(result)}", *map(_name, paths)])
+    none = () if seen or result["truncated"] else (_NO_PATH,)
+    return "\n".join([f"{head}{_cut(result)}", *none, *map(_name, paths)])
 
 
 def _search(result: Result) -> str:
@@ -138,22 +174,29 @@ def _patch(result: Result) -> str:
         "applied": "applied: the disk was read back and is so",
         "checked": "checked only: nothing was written",
     }[result["status"]]
-    lines = [
-        _line(
-            said,
-            "replayed: this is the recorded result, nothing was done again" if result.get("replayed") else None,
-            _id(result, "operation_id"),
-        )
-    ]
+    if result.get("replayed"):  # what was read back then may be otherwise by now
+        said = f"{result['status']} · replayed: this is the recorded result, nothing was done again"
+    lines = [_line(said, _id(result, "operation_id"))]
     lines += map(_change, result["changes"])
-    if "still_current" in result:
-        lines.append(f"still as the operation left it: {_json(result['still_current'])}")
+    if not result["changes"]:
+        lines.append("no net change: every file is as it was before the patch")
+    lines += _since(result)
     if result.get("rescued"):
         lines.append(f"bytes of others that it found are kept for the operator: {_shown(result['rescued'])}")
     if result.get("diff"):
         lines.append("diff (cut):" if result.get("diff_truncated") else "diff:")
         lines.append(result["diff"])
     return "\n".join(lines)
+
+
+def _since(result: Result) -> list[str]:
+    """Say whether the files are still what an operation made of them."""
+    if "still_current" not in result:
+        return []
+    current = result["still_current"]
+    if current is False:
+        return ["not as the operation left it any more: read the files before you go on"]
+    return [f"still as the operation left it: {_json(current)}"]
 
 
 def _change(change: Result) -> str:
@@ -171,8 +214,7 @@ def _operation(result: Result) -> str:
         )
     ]
     lines += map(_change, result.get("changes", ()))
-    if "still_current" in result:
-        lines.append(f"still as the operation left it: {_json(result['still_current'])}")
+    lines += _since(result)
     if result.get("process_id"):
         lines.append("Next: read_process for its output.")
     if "outcome" in result:
@@ -221,9 +263,11 @@ def _tail(result: Result) -> list[str]:
         lines.append(
             f"kept are the first {result['retained_head']} bytes and all from cursor {result['retained_from']} on"
         )
-    if not result.get("eof", True) or result.get("state") == "running":
-        lines.append(f"Next: read_process with cursor {result.get('cursor', 0)} (and wait_seconds).")
-    chunk = result.get("chunk", "")
+    cursor, chunk = result.get("cursor", 0), result.get("chunk", "")
+    if result.get("state") == "running":
+        lines.append(f"Next: read_process with cursor {cursor} (and wait_seconds).")
+    elif not result.get("eof", True):
+        lines.append(f"Next: read_process with cursor {cursor}; there is more.")
     encoding = " (base64)" if result.get("encoding") == "base64" else ""
     return [*lines, f"output{encoding}:", chunk] if chunk else [*lines, "(no output)"]
 
@@ -273,7 +317,7 @@ def _resized(result: Result) -> str:
 
 
 def _written(result: Result) -> str:
-    return f"{result['bytes_written']} bytes written. Next: read_process with wait_seconds shows the answer."
+    return f"{_count(result['bytes_written'], 'byte')} written. Next: read_process with wait_seconds shows the answer."
 
 
 # --- approvals ---
@@ -282,13 +326,15 @@ def _written(result: Result) -> str:
 def _approval(result: Result) -> str:
     state = result["state"]
     nexts = {
-        "pending": "Next: approval_status with wait_seconds waits for the decision.",
+        "pending": "Next: approval_status with wait_seconds waits for the operator. Where approvals are not "
+        "`operator`, ask your user, then approval_resolve.",
         "granted": "Next: operation_resume runs it.",
+        "consumed": "It was resumed; operation_resume repeats its result.",
         "denied": "Nothing was done, and it will not be.",
     }
     reason = f"reason {display(str(result['reason']))}" if result.get("reason") else None
     lines = [_line(state, _id(result, "approval_id"), _id(result, "tool"), reason), nexts.get(state, "")]
-    if "shown" in result:
+    if result.get("shown"):
         lines.append(f"shown {display(_json(result['shown']), newlines=True)}")
     if "result" in result:
         lines.append(f"result {_json(result['result'])}")

@@ -1,0 +1,127 @@
+"""The text of a result alone tells a model what is true now and how to go on, read from real answers."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from mcp_types import TextContent
+
+from codespace.protocol import prose
+from codespace.testing import open_bench
+from codespace.testing.bench import Bench
+
+LONG = "x" * 2_000
+OPTIONS = {"limits": {"read_bytes": 1_000}}
+ADD = "*** Begin Patch\n*** Add File: a.txt\n+one\n*** End Patch\n"
+
+
+async def said(bench: Bench, tool: str, /, **arguments: Any) -> str:
+    """Return the text of a success."""
+    result = await bench.client.call_tool(tool, arguments)
+    assert not result.is_error, result.content
+    (block,) = (block for block in result.content if isinstance(block, TextContent))
+    return block.text
+
+
+async def test_a_read_behind_the_end_says_where_the_end_is() -> None:
+    async with open_bench(files={"three.txt": "1\n2\n3\n", "empty.txt": ""}) as bench:
+        assert "nothing there: the file has 3 lines" in await said(bench, "read", path="three.txt", start_line=9)
+        assert "nothing there" not in await said(bench, "read", path="empty.txt")
+
+
+async def test_a_read_that_is_cut_within_a_line_says_so_and_leads_to_no_line_that_is_not_there() -> None:
+    files = {"one.txt": LONG, "two.txt": f"{LONG}\nlast\n", "many.txt": "line\n" * 500}
+    async with open_bench(files=files, workspace=OPTIONS) as bench:
+        one = (await said(bench, "read", path="one.txt")).split("\n")[1]
+        assert "within line 1, which is longer than one answer" in one
+        assert "start_line" not in one
+        two = (await said(bench, "read", path="two.txt")).split("\n")[1]
+        assert two.startswith("Cut here, within line 1,")
+        assert two.endswith("Behind it, go on with start_line 2.")
+        many = (await said(bench, "read", path="many.txt")).split("\n")[1]
+        assert many == "Cut here; go on with start_line 201"
+
+
+async def test_bytes_that_are_cut_within_a_line_go_on_with_that_line() -> None:
+    files = {"odd.bin": "seven!\n" * 500, "even.bin": "four\n" * 500, "long.bin": LONG}
+    async with open_bench(files=files, workspace=OPTIONS) as bench:
+
+        async def cut(path: str, **arguments: Any) -> str:
+            return (await said(bench, "read", path=path, encoding="base64", **arguments)).split("\n")[1]
+
+        assert await cut("odd.bin", start_line=1) == "Cut here, within line 143; go on with start_line 143"
+        assert await cut("even.bin", start_line=1) == "Cut here; go on with start_line 201"
+        assert "ranges of lines (start_line, line_count) give the rest" in await cut("long.bin")
+        assert "longer than one answer" in await cut("long.bin", start_line=1)
+
+
+async def test_what_does_not_fit_beside_others_is_to_be_read_alone() -> None:
+    async with open_bench(files={"one.txt": LONG}, workspace=OPTIONS) as bench:
+        assert "read it alone" in await said(bench, "read_many", paths=["one.txt"])
+
+
+async def test_a_name_with_a_backslash_can_be_sent_back_as_it_was_told() -> None:
+    async with open_bench(files={"back\\slash.txt": "needle\n"}) as bench:
+        *_, told = (await said(bench, "find")).split("\n")
+        assert "needle" in await said(bench, "read", path=told)
+        assert f"\n{told}:1:1:needle" in await said(bench, "search", pattern="needle")
+
+
+def test_a_name_that_acts_is_still_told_with_escapes() -> None:
+    found = {"paths": ["a\\b\x1b[2J\u202e\nc"], "truncated": False, "total_seen": 1}
+    assert prose.write("find", found).split("\n")[1:] == ["a\\b\\x1b[2J\\u202e\\nc"]
+
+
+async def test_a_find_without_a_path_says_what_a_glob_is_compared_with() -> None:
+    async with open_bench(files={"src/a.py": ""}) as bench:
+        assert "`dir/**`" in await said(bench, "find", glob="src/")
+        assert "`dir/**`" not in await said(bench, "find", glob="src/**")
+
+
+async def test_a_replay_claims_nothing_about_the_disk_but_what_is_so_now() -> None:
+    async with open_bench() as bench:
+        assert "the disk was read back" in await said(bench, "apply_patch", patch=ADD, operation_key="k")
+        again = await said(bench, "apply_patch", patch=ADD, operation_key="k")
+        assert "the disk was read back" not in again
+        assert "replayed" in again
+        assert "still as the operation left it: true" in again
+        (bench.site.root() / "a.txt").write_text("two\n")
+        again = await said(bench, "apply_patch", patch=ADD, operation_key="k")
+        assert "not as the operation left it any more" in again
+        assert "not as the operation left it any more" in await said(bench, "operation_status", operation_key="k")
+
+
+async def test_a_patch_without_a_net_change_says_so() -> None:
+    patch = "*** Begin Patch\n*** Update File: a.txt\n@@\n-one\n+one\n*** End Patch\n"
+    async with open_bench(files={"a.txt": "one\n"}) as bench:
+        assert "no net change" in await said(bench, "apply_patch", patch=patch)
+        assert "no net change" not in await said(bench, "apply_patch", patch=ADD.replace("a.txt", "b.txt"))
+
+
+async def test_output_that_goes_on_is_told_apart_from_a_command_that_does() -> None:
+    async with open_bench() as bench:
+        ended = await said(bench, "exec_command", command=["sh", "-c", "head -c 70000 /dev/zero | tr '\\0' x"])
+        assert "; there is more." in ended
+        runs = await said(bench, "exec_command", command=["cat"], open_stdin=True, wait_seconds=0)
+        assert "(and wait_seconds)" in runs
+
+
+async def test_a_pending_hold_names_both_ways_to_a_decision_and_a_consumed_one_its_result() -> None:
+    async with open_bench(options={"tools": ["approvals"]}) as bench:
+        held = {"command": ["true"]}
+        told = await said(bench, "approval_create", tool="exec_command", arguments=held)
+        assert "approval_status" in told
+        assert "approval_resolve" in told
+        hold = told.partition("approval_id ")[2].split()[0]
+        await said(bench, "approval_resolve", approval_id=hold, decision="grant")
+        await said(bench, "operation_resume", approval_id=hold)
+        assert "operation_resume repeats its result" in await said(bench, "approval_status", approval_id=hold)
+
+
+def test_the_last_bytes_of_a_range_are_found_whatever_their_padding() -> None:
+    for length in (998, 999, 1_000):
+        content = base64.b64encode(b"x" * (length - 1) + b"\n").decode()
+        facts = {"path": "p", "version": "v", "size_bytes": 5_000, "total_lines": 9, "truncated": True}
+        lines = {"start_line": 1, "end_line": 1, "encoding": "base64", "content": content}
+        assert "go on with start_line 2" in prose.write("read", facts | lines)
