@@ -13,7 +13,7 @@ from typing import TypeVar
 import outcome
 
 from codespace import limits
-from codespace.settings.fault import SettingsError, shown
+from codespace.settings.fault import SettingsError, whole
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ def ask(key: str, path: str, look: Callable[[], T]) -> T:
     if not answers:
         raise SettingsError(
             key,
-            f"{shown(path)} does not answer within {limits.ROOT_ANSWER_SECONDS:g} s (a hung disk or network).",
+            f"{whole(path)} does not answer within {limits.ROOT_ANSWER_SECONDS:g} s (a hung disk or network).",
             "Look at the filesystem that it lies on, or take the workspace out of the file until it answers.",
         )
     return answers[0].unwrap()

@@ -6,13 +6,14 @@ import errno
 import json
 import math
 import os
+import shlex
 import stat
 import tomllib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from codespace import limits
-from codespace.settings.fault import SettingsError, shown
+from codespace.settings.fault import SettingsError, shown, whole
 
 KEY: Final = "CODESPACE_CONFIG"
 
@@ -34,17 +35,17 @@ def read(path: str) -> dict[str, Any]:
     parse = _PARSERS.get(os.path.splitext(path)[1].lower())
     if parse is None:
         raise SettingsError(
-            KEY, f"{shown(path)} is neither `.toml` nor `.json`.", "Give the file one of these endings."
+            KEY, f"{whole(path)} is neither `.toml` nor `.json`.", "Give the file one of these endings."
         )
     try:
         text = _bytes(path).decode("utf-8")
         document = parse(text)
     except UnicodeDecodeError as error:
-        raise SettingsError(KEY, f"{shown(path)} is not UTF-8 (byte {error.start}).", "Save it as UTF-8.") from None
+        raise SettingsError(KEY, f"{whole(path)} is not UTF-8 (byte {error.start}).", "Save it as UTF-8.") from None
     except (ValueError, RecursionError) as error:
-        raise SettingsError(KEY, f"{shown(path)} cannot be parsed: {shown(str(error))}.", "Correct it there.") from None
+        raise SettingsError(KEY, f"{whole(path)} cannot be parsed: {shown(str(error))}.", "Correct it there.") from None
     if not isinstance(document, dict):
-        raise SettingsError(KEY, f"{shown(path)} is not a JSON object.", 'Start it with `{"workspaces": {`.')
+        raise SettingsError(KEY, f"{whole(path)} is not a JSON object.", 'Start it with `{"workspaces": {`.')
     return document
 
 
@@ -56,17 +57,17 @@ def _bytes(path: str) -> bytes:
         reason = os.strerror(error.errno or errno.EIO)
         raise SettingsError(
             KEY,
-            f"{shown(path)} cannot be opened: {reason}.",
+            f"{whole(path)} cannot be opened: {reason}.",
             "Correct the path, or write a file with `codespace init DIR`.",
         ) from None
     with open(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise SettingsError(KEY, f"{shown(path)} is not a regular file.", "Name a regular file.")
+            raise SettingsError(KEY, f"{whole(path)} is not a regular file.", "Name a regular file.")
         refuse_foreign(KEY, path, found, fix="chmod go-w")
         content = file.read(limits.CONFIG_BYTES + 1)
     if len(content) > limits.CONFIG_BYTES:
-        raise SettingsError(KEY, f"{shown(path)} is over {limits.CONFIG_BYTES} bytes.", "Name the right file.")
+        raise SettingsError(KEY, f"{whole(path)} is over {limits.CONFIG_BYTES} bytes.", "Name the right file.")
     return content
 
 
@@ -74,10 +75,12 @@ def refuse_foreign(key: str, path: str, found: os.stat_result, *, fix: str) -> N
     """Refuse what somebody else could change: who writes the settings decides what an agent may do."""
     if found.st_uid not in (os.geteuid(), 0):
         raise SettingsError(
-            key, f"{shown(path)} belongs to user {found.st_uid}.", "Use one that belongs to you, or run as its owner."
+            key, f"{whole(path)} belongs to user {found.st_uid}.", "Use one that belongs to you, or run as its owner."
         )
     if found.st_mode & 0o022:
-        raise SettingsError(key, f"{shown(path)} can be changed by other users.", f"Run: {fix} {shown(path)}")
+        raise SettingsError(
+            key, f"{whole(path)} can be changed by other users.", f"Run: {fix} {shlex.quote(whole(path))}"
+        )
 
 
 def _json(text: str) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from codespace.display import display
 
 _SHOWN_CHARACTERS = 80  # enough to recognise a value; a whole misplaced file is not repeated
+_PATH_CHARACTERS = 4096  # PATH_MAX of the kernel
 
 
 class SettingsError(Exception):
@@ -29,6 +30,11 @@ class SettingsError(Exception):
 def shown(value: object) -> str:
     """Return `value` as a message may repeat it: short, and harmless on a terminal."""
     return display(value if isinstance(value, str) else repr(value), limit=_SHOWN_CHARACTERS)
+
+
+def whole(path: str) -> str:
+    """Return a path in full, for it is looked for and copied: harmless on a terminal, cut where none can be so long."""
+    return display(path, limit=_PATH_CHARACTERS)
 
 
 def near(name: str, known: Iterable[str]) -> str | None:

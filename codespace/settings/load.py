@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from codespace.settings import document, environment, keys, kinds, roots, workspaces
-from codespace.settings.fault import SettingsError, shown, unknown_key
+from codespace.settings.fault import SettingsError, unknown_key, whole
 from codespace.settings.model import MEMORY_DATABASE, Settings
 from codespace.settings.roots import Guarded
 
@@ -91,7 +91,7 @@ def _database(values: Mapping[str, Any]) -> str:
     kinds.refuse_undecodable("CODESPACE_OPERATIONS_DB", real)
     if os.path.isdir(real) or not os.path.isdir(os.path.dirname(real)):
         raise SettingsError(
-            "CODESPACE_OPERATIONS_DB", f"{shown(named)} cannot be a file.", "Name a file in a directory that exists."
+            "CODESPACE_OPERATIONS_DB", f"{whole(named)} cannot be a file.", "Name a file in a directory that exists."
         )
     return real
 
@@ -146,7 +146,7 @@ def _refuse_common_runner_dir(settings: Settings, home: str) -> None:
     if real in {os.path.realpath(each) for each in ("/", "/tmp", "/var/tmp", home)}:  # noqa: S108 - refused, not used
         raise SettingsError(
             "CODESPACE_RUNNER_DIR",
-            f"{shown(settings.runner_dir)} is a directory for everything.",
+            f"{whole(settings.runner_dir)} is a directory for everything.",
             "Name one that is for this alone, or leave it out.",
         )
 
@@ -166,7 +166,7 @@ def _refuse_missing_programs(settings: Settings) -> None:
     for key in ("bwrap_path", "rg_path"):
         path = getattr(settings, key)
         if path is not None and not (os.path.isfile(path) and os.access(path, os.X_OK)):
-            raise SettingsError(key, f"{shown(path)} is not a program.", "Correct the path, or leave the key out.")
+            raise SettingsError(key, f"{whole(path)} is not a program.", "Correct the path, or leave the key out.")
 
 
 def _make_state_dir(path: str) -> None:
@@ -178,11 +178,11 @@ def _make_state_dir(path: str) -> None:
                 os.mkdir(path, 0o700)
     except OSError as error:
         raise SettingsError(
-            key, f"{shown(path)} cannot be made: {os.strerror(error.errno or 0)}.", "Name a directory of your own."
+            key, f"{whole(path)} cannot be made: {os.strerror(error.errno or 0)}.", "Name a directory of your own."
         ) from None
     found = os.stat(path)
     if not stat.S_ISDIR(found.st_mode):
-        raise SettingsError(key, f"{shown(path)} is not a directory.", "Name a directory of your own.")
+        raise SettingsError(key, f"{whole(path)} is not a directory.", "Name a directory of your own.")
     if found.st_uid != os.geteuid():
-        raise SettingsError(key, f"{shown(path)} belongs to user {found.st_uid}.", "Name a directory of your own.")
+        raise SettingsError(key, f"{whole(path)} belongs to user {found.st_uid}.", "Name a directory of your own.")
     document.refuse_foreign(key, path, found, fix="chmod 700")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from codespace.contract import Workspace
 from codespace.settings import kinds
 from codespace.settings.answer import ask
-from codespace.settings.fault import SettingsError, shown
+from codespace.settings.fault import SettingsError, whole
 
 _FIRST_PERSON = 1000  # Homes of system accounts (/bin, /var/www, /nonexistent) are nobody's home.
 
@@ -36,9 +36,9 @@ def resolve(key: str, path: str) -> str:
     real, is_there, is_directory = ask(key, path, lambda: _look(path))
     kinds.refuse_undecodable(key, real)
     if not is_there:
-        raise SettingsError(key, f"{shown(path)} does not exist.", "Make the directory first, or correct the path.")
+        raise SettingsError(key, f"{whole(path)} does not exist.", "Make the directory first, or correct the path.")
     if not is_directory:
-        raise SettingsError(key, f"{shown(path)} is not a directory.", "Name a directory.")
+        raise SettingsError(key, f"{whole(path)} is not a directory.", "Name a directory.")
     return real
 
 
@@ -56,7 +56,7 @@ def check(workspaces: Mapping[str, Workspace], guarded: Sequence[Guarded], home:
             raise SettingsError(key, "`/` is the whole machine.", "Name the directory of one project.")
         if workspace.root in homes or within(os.path.realpath(home), workspace.root):
             raise SettingsError(
-                key, f"{shown(workspace.root)} is or holds a home directory.", "Name the directory of one project."
+                key, f"{whole(workspace.root)} is or holds a home directory.", "Name the directory of one project."
             )
         for path, where in _open_paths(workspace):
             _refuse_guarded(where, path, guarded)
@@ -88,9 +88,9 @@ def _open_paths(workspace: Workspace) -> Iterable[tuple[str, str]]:
 def _refuse_guarded(key: str, path: str, guarded: Sequence[Guarded]) -> None:
     for item in guarded:
         if within(item.path, path):
-            raise SettingsError(key, f"{item.what} ({shown(item.path)}) lies inside {shown(path)}.", item.fix)
+            raise SettingsError(key, f"{item.what} ({whole(item.path)}) lies inside {whole(path)}.", item.fix)
         if item.whole and within(path, item.path):
-            raise SettingsError(key, f"{shown(path)} lies inside {shown(item.path)}: {item.what.lower()}.", item.fix)
+            raise SettingsError(key, f"{whole(path)} lies inside {whole(item.path)}: {item.what.lower()}.", item.fix)
 
 
 def _refuse_installation(key: str, root: str) -> None:
@@ -100,7 +100,7 @@ def _refuse_installation(key: str, root: str) -> None:
     for path in own:
         if within(root, path):
             raise SettingsError(
-                key, f"{shown(root)} lies inside CodeSpace's own installation.", "Name the directory of a project."
+                key, f"{whole(root)} lies inside CodeSpace's own installation.", "Name the directory of a project."
             )
 
 
@@ -110,7 +110,7 @@ def _refuse_overlap(workspaces: Sequence[Workspace]) -> None:
             if within(later.root, earlier.root) or within(earlier.root, later.root):
                 raise SettingsError(
                     f"workspaces.{later.id}.root",
-                    f"{shown(later.root)} overlaps the root of `{earlier.id}` ({shown(earlier.root)}).",
+                    f"{whole(later.root)} overlaps the root of `{earlier.id}` ({whole(earlier.root)}).",
                     "Keep one of the two, or choose directories beside each other.",
                 )
 

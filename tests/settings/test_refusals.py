@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from typing import Any
 
 import pytest
@@ -196,6 +197,17 @@ def test_a_file_that_others_can_change_is_refused(home: Home, mode: int) -> None
     error = home.refusal()
     assert "other users" in error.problem
     assert "chmod go-w" in error.fix
+
+
+def test_a_path_in_a_fix_is_whole_and_can_be_pasted(home: Home) -> None:
+    folder = home.folder / ("deep " * 20).strip() / ("deeper" * 20)
+    folder.mkdir(parents=True)
+    path = folder / "config.json"
+    path.write_text("{}")
+    path.chmod(0o666)
+    error = home.refusal(CODESPACE_CONFIG=str(path))
+    assert str(path) in error.problem
+    assert shlex.split(error.fix.removeprefix("Run: ")) == ["chmod", "go-w", str(path)]
 
 
 def test_what_belongs_to_another_user_is_refused(home: Home) -> None:
