@@ -11,11 +11,11 @@ from codespace.display import display
 
 
 class Teller:
-    """Writes to one stream. Everything that came from outside passes `display`."""
+    """Writes to one stream, or to nobody where there is none. Everything that came from outside passes `display`."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
-        self._colour = stream.isatty() and "NO_COLOR" not in os.environ
+        self._colour = stream is not None and stream.isatty() and "NO_COLOR" not in os.environ
         self._number = 0
 
     def opening(self, root: Path) -> None:
@@ -49,4 +49,5 @@ class Teller:
         return f"\x1b[{colour}m{text}\x1b[0m" if self._colour else text
 
     def _line(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
+        if self._stream is not None:
+            print(text, file=self._stream, flush=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pty
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,28 @@ def test_the_installed_demo_shows_every_step_in_order_and_ends_with_0(tmp_path: 
     assert said.splitlines().count("    right") == len(STEPS)
     assert said.isprintable() or all(line.isprintable() for line in said.splitlines())
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_demo_that_is_ended_early_says_nothing_more_and_leaves_nothing_behind(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    demo = subprocess.Popen([script(), "demo"], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert demo.stdout is not None
+    while b" 2. " not in demo.stdout.readline():
+        pass
+    demo.send_signal(number)
+    _, told = demo.communicate(timeout=60)
+    assert (demo.returncode, told) == (130, b"")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_demo_that_nobody_can_read_still_ends_with_its_verdict(tmp_path: Path) -> None:
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    words = ["sh", "-c", 'exec "$0" demo >&-', script()]
+    done = subprocess.run(words, env=environ, stderr=subprocess.PIPE, timeout=250, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 async def a_broken_promise(agent: Agent) -> list[str]:
