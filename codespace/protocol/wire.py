@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -100,6 +101,7 @@ class _Pending:
     def __init__(self) -> None:
         self._ids: set[str] = set()
         self._fewer = trio.Event()
+        self.messages_written = 0
 
     def read(self, message: types.JSONRPCMessage) -> None:
         match message:
@@ -109,20 +111,14 @@ class _Pending:
                 self._settled(id)
 
     def written(self, message: types.JSONRPCMessage) -> None:
+        self.messages_written += 1
         if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
             self._settled(message.id)
 
-    async def wait_room(self, is_closed: IsClosed) -> bool:
-        """Return once another request may be read: a client that asks and takes no answer must not fill our memory.
-
-        Returns: False where it takes none and has closed its end, which lies behind what is not read.
-        """
+    async def wait_room(self) -> None:
+        """Return once another request may be read: a client that asks and takes no answer must not fill our memory."""
         while len(self._ids) >= limits.STDIO_UNANSWERED:
-            with trio.move_on_after(limits.STDIO_LOOK_SECONDS) as patience:
-                await self._fewer.wait()
-            if patience.cancelled_caught and is_closed():
-                return False
-        return True
+            await self._fewer.wait()
 
     async def wait_answered(self) -> None:
         while self._ids:
@@ -144,23 +140,42 @@ async def _read(
     lines: AsyncIterator[Line], to_server: Any, errors: Any, pending: _Pending, is_closed: IsClosed
 ) -> None:
     async for line in lines:
-        if isinstance(line, TooLong):
-            await errors.send(SessionMessage(_too_long(line)))
+        if isinstance(line, bytes) and not line.strip():
             continue
-        if not line.strip():
-            continue
-        try:
-            message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-        except ValueError:
-            await errors.send(SessionMessage(_unreadable(line)))
-            continue
-        if isinstance(message, types.JSONRPCNotification) and _asks_for_an_answer(line):
-            await errors.send(SessionMessage(_without_id()))
-            continue
-        pending.read(message)
-        await to_server.send(SessionMessage(message))
-        if not await pending.wait_room(is_closed):
-            return
+        message, is_answer = _understood(line)
+        if not is_answer:
+            pending.read(message)
+        hand_over = partial((errors if is_answer else to_server).send, SessionMessage(message))
+        for step in (hand_over, pending.wait_room):
+            if not await _done_unless_left(step, pending, is_closed):
+                return
+
+
+def _understood(line: Line) -> tuple[types.JSONRPCMessage, bool]:
+    """Return what a line says to the server; or the answer to a line that says nothing, and True."""
+    if isinstance(line, TooLong):
+        return _too_long(line), True
+    try:
+        message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValueError:
+        return _unreadable(line), True
+    if isinstance(message, types.JSONRPCNotification) and _asks_for_an_answer(line):
+        return _without_id(), True
+    return message, False
+
+
+async def _done_unless_left(step: Callable[[], Awaitable[None]], pending: _Pending, is_closed: IsClosed) -> bool:
+    """Take a step that waits for a client which takes no answers.
+
+    Returns: False where it takes none and has closed its end, which lies behind what is not read.
+    """
+    while True:
+        before = pending.messages_written
+        with trio.move_on_after(limits.STDIO_LOOK_SECONDS):
+            await step()  # cancelled, it has not been taken
+            return True
+        if pending.messages_written == before and is_closed():
+            return False
 
 
 async def _write(from_server: Any, send: Send, pending: _Pending) -> None:

@@ -176,10 +176,17 @@ async def test_sigterm_ends_the_program_though_the_client_has_stopped_reading() 
     assert await ends_within_a_second(end)
 
 
-async def test_end_of_input_ends_the_program_though_the_client_asked_much_and_takes_no_answers() -> None:
+@pytest.mark.parametrize(
+    "line",
+    [lambda id: request("tools/list", id), lambda id: b"not json", lambda id: request("ping", id) | {"id": 0.5}],
+    ids=["requests", "no messages", "requests without an id"],
+)
+async def test_end_of_input_ends_the_program_though_the_client_asked_much_and_takes_no_answers(
+    line: Callable[[int], dict[str, Any] | bytes],
+) -> None:
     async with running() as raw:
         await raw.initialize()
-        await raw.send(*(request("tools/list", id) for id in range(1, 2 * limits.STDIO_UNANSWERED)))
+        await raw.send(*(line(id) for id in range(1, 40 * limits.STDIO_UNANSWERED)))
         assert raw.process.stdin is not None
         await raw.process.stdin.aclose()
         await raw.seconds_to_end()
