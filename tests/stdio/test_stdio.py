@@ -177,16 +177,20 @@ async def test_sigterm_ends_the_program_though_the_client_has_stopped_reading() 
 
 
 @pytest.mark.parametrize(
-    "line",
-    [lambda id: request("tools/list", id), lambda id: b"not json", lambda id: request("ping", id) | {"id": 0.5}],
+    ("line", "times"),
+    [
+        (lambda id: request("tools/list", id), 2 * limits.STDIO_UNANSWERED),
+        (lambda id: b"not json", limits.STDIO_PIPE_BYTES // 70),  # half as much again in answers as a pipe holds
+        (lambda id: request("ping", id) | {"id": 0.5}, limits.STDIO_PIPE_BYTES // 70),
+    ],
     ids=["requests", "no messages", "requests without an id"],
 )
 async def test_end_of_input_ends_the_program_though_the_client_asked_much_and_takes_no_answers(
-    line: Callable[[int], dict[str, Any] | bytes],
+    line: Callable[[int], dict[str, Any] | bytes], times: int
 ) -> None:
     async with running() as raw:
         await raw.initialize()
-        await raw.send(*(line(id) for id in range(1, 40 * limits.STDIO_UNANSWERED)))
+        await raw.send(*map(line, range(1, times)))
         assert raw.process.stdin is not None
         await raw.process.stdin.aclose()
         await raw.seconds_to_end()
