@@ -53,9 +53,13 @@ class Question:
     """Which paths; None for all."""
     prefilter: str | None
     """A glob for last names that lets through all that `wanted` does."""
+    most: int | None = None
+    """Matching lines of one file that are enough: of a large one with a match in each line ripgrep would keep all."""
 
     def arguments(self) -> list[str]:
         told = ["--json", *_MEMORY, f"--context={self.context_lines}", f"--regexp={self.pattern}"]
+        if self.most is not None:
+            told.append(f"--max-count={self.most}")
         return [*told, "--fixed-strings"] if self.literal else told
 
 

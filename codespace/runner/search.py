@@ -112,7 +112,8 @@ class Search:
         _check_text("pattern", pattern)
         if not 0 <= context_lines <= limits.SEARCH_CONTEXT_LINES:
             raise _wrong("context_lines", f"context_lines is not within 0 and {limits.SEARCH_CONTEXT_LINES}.")
-        question = Question(pattern, literal, context_lines, _filter(glob), _prefilter(glob))
+        enough = limit + 1  # of one file: one more than is shown tells that there is more
+        question = Question(pattern, literal, context_lines, _filter(glob), _prefilter(glob), enough)
 
         def work(stop: Stop) -> SearchResult:
             call = self._call(workspace, stop)

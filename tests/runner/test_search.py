@@ -291,6 +291,24 @@ async def test_a_pattern_that_matches_everything_ends_early(search: Search, work
     assert (len(result.matches), result.truncated, result.reason) == (10, True, "limit")
 
 
+async def test_a_large_file_with_a_match_in_each_line_takes_nothing_from_an_answer(
+    search: Search, workspace: Workspace
+) -> None:
+    put(workspace, {"big.txt": f"{'x' * 60}\n" * 400_000, "b/x": "x"})
+    found = await grep(search, workspace, "x", limit=3)
+    assert [(match.path, match.line) for match in found.matches] == [("b/x", 1), ("big.txt", 1), ("big.txt", 2)]
+    assert (found.truncated, found.reason) == (True, "limit")
+
+
+async def test_context_comes_behind_the_last_match_that_is_shown_too(search: Search, workspace: Workspace) -> None:
+    put(workspace, {"five": "x1\nx2\nx3\nx4\nx5\n"})
+    found = await grep(search, workspace, "x", limit=2, context_lines=2)
+    assert [(match.before, match.after) for match in found.matches] == [((), ("x2", "x3")), (("x1",), ("x3", "x4"))]
+    assert found.reason == "limit"
+    exactly = await grep(search, workspace, "x", limit=5)
+    assert (len(exactly.matches), exactly.truncated) == (5, False)
+
+
 async def test_the_matches_of_one_file_with_too_many_are_shown_as_far_as_they_came(
     search: Search, workspace: Workspace
 ) -> None:
