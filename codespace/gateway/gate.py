@@ -9,7 +9,7 @@ JSON values.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import trio
 
@@ -28,6 +28,11 @@ from codespace.gateway.registry import Registry
 from codespace.gateway.undo import require_undoable
 from codespace.gateway.view import hold_view, known, shown_view
 from codespace.gateway.works import Works
+
+_SEND_IT_AGAIN: Final = (
+    "Nothing was done under this key until now, though a request under it may be held: send the same call with it "
+    "again, and it is done, or its hold is named."
+)
 
 
 class Gate:
@@ -243,7 +248,11 @@ class Gate:
                 details={"argument": "operation_id"},
             )
         if operation is None:
-            raise Refusal("OPERATION_NOT_FOUND", "No such operation is recorded.")
+            raise Refusal(
+                "OPERATION_NOT_FOUND",
+                "No such operation is recorded.",
+                next_step=None if operation_key is None else _SEND_IT_AGAIN,
+            )
         return operation
 
     # --- commands ---

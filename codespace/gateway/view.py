@@ -57,11 +57,16 @@ def input_view(shown: Mapping[str, Any]) -> str:
 
 def held(hold: Hold) -> Refusal:
     """Return the refusal that a held request gets."""
-    operator = "Wait with approval_status until the operator has decided, then call operation_resume with approval_id."
+    decided = "Wait with approval_status until the operator has decided, then call operation_resume with approval_id."
+    if hold.approvals != "operator":  # nobody else may ever look at it
+        decided = (
+            "Ask your user whether it shall be done as shown, call approval_resolve with the decision and, once it is "
+            "granted, operation_resume, each with approval_id."
+        )
     return Refusal(
         "APPROVAL_REQUIRED",
         "The request is held until it is granted; nothing was done.",
-        next_step=operator if hold.approvals == "operator" else None,
+        next_step=decided,
         details={"expires_at": hold.expires_at, "shown": shown_view(hold), "approvals": hold.approvals},
         approval_id=hold.id,
     )

@@ -1,0 +1,50 @@
+"""What a refusal tells to do next leads on: done as told, the request comes to its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from codespace.errors import Refusal
+from codespace.testing import open_bench
+from codespace.testing.bench import Bench
+
+ADD = "*** Begin Patch\n*** Add File: a.txt\n+one\n*** End Patch\n"
+
+
+async def refused(bench: Bench, tool: str, /, **arguments: Any) -> Refusal:
+    with pytest.raises(Refusal) as caught:
+        await bench.call(tool, **arguments)
+    return caught.value
+
+
+async def test_who_may_decide_is_told_to_ask_and_decide_and_not_to_wait_for_somebody_else() -> None:
+    async with open_bench(approvals="confirm") as bench:
+        hold = await refused(bench, "apply_patch", patch=ADD)
+        assert hold.next_step is not None
+        ask, decide, resume = map(hold.next_step.index, ("Ask your user", "approval_resolve", "operation_resume"))
+        assert ask < decide < resume
+        assert "approval_status" not in hold.next_step
+        await bench.call("approval_resolve", approval_id=hold.approval_id, decision="grant")
+        assert (await bench.call("operation_resume", approval_id=hold.approval_id))["state"] == "consumed"
+        assert (bench.root / "a.txt").read_text() == "one\n"
+
+
+async def test_who_may_not_decide_is_told_to_wait_for_the_operator() -> None:
+    async with open_bench(approvals="operator") as bench:
+        hold = await refused(bench, "apply_patch", patch=ADD)
+        assert hold.next_step is not None
+        assert "approval_status" in hold.next_step
+        assert "approval_resolve" not in hold.next_step
+
+
+async def test_a_key_without_an_operation_is_told_to_be_free_for_the_same_call() -> None:
+    async with open_bench(approvals="confirm") as bench:
+        hold = await refused(bench, "apply_patch", patch=ADD, operation_key="k")
+        lost = await refused(bench, "operation_status", operation_key="k")
+        assert lost.code == "OPERATION_NOT_FOUND"
+        assert "send the same call with it again" in str(lost.next_step)
+        assert (await refused(bench, "apply_patch", patch=ADD, operation_key="k")).approval_id == hold.approval_id
+        unknown = await refused(bench, "operation_status", operation_id="op-none")
+        assert "same call" not in str(unknown.next_step)
