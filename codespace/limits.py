@@ -300,7 +300,9 @@ SANDBOX_PATH_BYTES: Final = 4_000
 SANDBOX_GIT_PATH_BYTES: Final = 512
 # Room for what is mounted in a git directory: `worktrees`, a name, and a file in it.
 SANDBOX_ETC_SECONDS: Final = 30.0
-# How long a look at /etc stands before it is looked at again.
+# How long a look at /etc, and at git's configuration outside of workspaces, stands before it is looked at again.
+SANDBOX_ACCOUNT_SECONDS: Final = 2.0
+# For a look at git's configuration outside of workspaces, which takes a millisecond: a hung home must keep no run.
 SANDBOX_COMPLAINT_BYTES: Final = 4_096
 # Most of bubblewrap's own complaint that is kept.
 SANDBOX_PLAN_BYTES: Final = 16 * 1_048_576
@@ -551,6 +553,9 @@ HTTP_SESSIONS: Final = 64
 # Most MCP sessions at once; a desktop has a handful of clients. One more takes the place of the longest idle.
 HTTP_SESSION_IDLE_SECONDS: Final = 1_800.0
 # A session without a request or an open stream ends after this.
+HTTP_CONNECTIONS: Final = 512
+# Most connections at once: a call each, and a stream for each session. One more is closed unserved: strangers, who come
+# before any token is asked for, must leave descriptors for commands and patches (an account has 1024 as a rule).
 HTTP_BACKLOG: Final = 100
 # Connections that may wait to be accepted.
 TOKEN_BYTES: Final = 32

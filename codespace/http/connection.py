@@ -11,10 +11,13 @@ from __future__ import annotations
 import h11
 import hypercorn.trio.run
 import structlog
+import trio
 from hypercorn.events import Closed
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.protocol.ws_stream import WSStream
 from hypercorn.trio.tcp_server import TCPServer
+
+from codespace import limits
 
 log = structlog.get_logger("codespace.http.connection")
 
@@ -36,9 +39,15 @@ class Connection(TCPServer):
     """Hypercorn's connection, kept to itself."""
 
     async def run(self) -> None:
-        """Serve it until it ends. Never raises; a fault is logged by its kind, since its text may quote a request."""
+        """Serve it until it ends. Never raises; a fault is logged by its kind, since its text may quote a request.
+
+        Source: limits.HTTP_CONNECTIONS.
+        """
         try:
-            await super().run()
+            if _is_one_too_many():
+                await self.stream.aclose()
+            else:
+                await super().run()
         except* Exception as faults:
             log.warning("a connection ended by a fault", faults=sorted({type(each).__name__ for each in _flat(faults)}))
 
@@ -61,6 +70,12 @@ class Connection(TCPServer):
 def install() -> None:
     """Have Hypercorn make its connections of this kind: it has no setting for that."""
     hypercorn.trio.run.TCPServer = Connection  # type: ignore[attr-defined]
+
+
+def _is_one_too_many() -> bool:
+    # Hypercorn counts none; the nursery of its connections has this one and the others as tasks, and no more.
+    connections = trio.lowlevel.current_task().parent_nursery
+    return connections is not None and len(connections.child_tasks) > limits.HTTP_CONNECTIONS
 
 
 def _flat(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

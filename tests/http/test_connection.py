@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
+
 import pytest
 import trio
+
+from codespace import limits
 
 from .door import Door, open_door, raw, status_of
 
@@ -65,3 +69,18 @@ async def test_a_handshake_that_is_none_is_answered_and_its_connection_ended() -
         said = await said_to(door, b"GET / HTTP/1.1\r\nHost: x\r\n" + upgrade + b"\r\n")
         assert said.startswith(b"HTTP/1.1 400 ")
         assert await is_served(door)
+
+
+async def test_strangers_who_hold_connections_leave_descriptors_for_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HTTP_CONNECTIONS", 3)
+    async with open_door() as door, AsyncExitStack() as held:
+        for _ in range(limits.HTTP_CONNECTIONS):
+            stream = await held.enter_async_context(await door.connect())
+            await stream.send_all(raw("GET", "/healthz", door))
+            assert await status_of(stream) == 200  # and stays open
+        assert await said_to(door, raw("GET", "/healthz", door)) == b""
+        await held.aclose()
+        request = raw("GET", "/healthz", door, connection="close")
+        with trio.fail_after(60):
+            while not (await said_to(door, request)).startswith(b"HTTP/1.1 200 "):
+                await trio.lowlevel.checkpoint()
