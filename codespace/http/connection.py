@@ -65,6 +65,7 @@ class Connection(TCPServer):
             offered.send,
         )
         await super()._read_data()
+        await self.idle_task.stop()  # its client has closed it: nothing that is idle about it is worth a descriptor
 
 
 def install() -> None:

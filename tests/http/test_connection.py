@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AsyncExitStack
 
 import pytest
@@ -69,6 +70,16 @@ async def test_a_handshake_that_is_none_is_answered_and_its_connection_ended() -
         said = await said_to(door, b"GET / HTTP/1.1\r\nHost: x\r\n" + upgrade + b"\r\n")
         assert said.startswith(b"HTTP/1.1 400 ")
         assert await is_served(door)
+
+
+async def test_a_connection_ends_with_its_client_and_not_with_its_idle_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HTTP_IDLE_SECONDS", 1000.0)
+    async with open_door() as door:
+        before = len(os.listdir("/proc/self/fd"))
+        assert await is_served(door)
+        with trio.fail_after(60):
+            while len(os.listdir("/proc/self/fd")) > before:
+                await trio.lowlevel.checkpoint()
 
 
 async def test_strangers_who_hold_connections_leave_descriptors_for_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
