@@ -17,7 +17,7 @@ from codespace import limits
 from codespace.contract import SpawnRequest, Workspace
 from codespace.display import display
 from codespace.errors import Refusal
-from codespace.runner import environment, quota
+from codespace.runner import environment, program, quota
 from codespace.runner.protected import protected_paths
 from codespace.sandbox.box import HOME, Prepared, Sandbox, unavailable
 from codespace.sandbox.proxyenv import proxy_environment
@@ -97,8 +97,7 @@ class Boxed:
             with trio.fail_after(limits.SANDBOX_START_SECONDS):
                 await _walk(self._launch.started(bubblewrap))
                 await _walk(self._launch.ready())
-                if await trio.to_thread.run_sync(self._seal_and_look):
-                    raise self._not_inside()
+                await trio.to_thread.run_sync(self._seal_and_look)
                 if door is not None:
                     assert self._launch.pid is not None
                     await door(self._launch.pid)
@@ -111,9 +110,10 @@ class Boxed:
                 f"it could not be set up ({problem.stage}: {problem.cause}{'; ' if said else ''}{said})", retry=True
             ) from problem
 
-    def _seal_and_look(self) -> bool:
+    def _seal_and_look(self) -> None:
         self._launch.seal()
-        return self._launch.missing_program()
+        if self._launch.missing_program():
+            raise self._not_inside()
 
     def exit_code(self, told: int) -> int:
         """Return how the command ended, negative for a signal, where bubblewrap ended with `told`."""
@@ -141,16 +141,15 @@ class Boxed:
 
     def _not_inside(self) -> Refusal:
         name = self._prepared.plan.command[0]
+        if self._launch.has_inert_file():
+            return program.failed(name, f"{program.INERT}.", program.INERT_HINT)
         # Only of programs: whether any other file is there is nobody's business inside.
         path = f"{self._prepared.plan.env.get('PATH', '')}:{os.environ.get('PATH', '')}"
         outside = (os.path.isabs(name) or "/" not in name) and shutil.which(name, path=path) is not None
+        if not outside and (hint := program.syntax_hint(name)) is not None:
+            return program.failed(name, "there is no such program inside.", hint)
         why = "it is on this machine but not visible in the sandbox" if outside else "there is no such program inside"
-        return Refusal(
-            "PROCESS_SPAWN_FAILED",
-            f"{display(name, limit=200)!r} cannot be started: {why}. Nothing was started.",
-            next_step="Use a program of /usr or of the workspace, or ask the operator to add its directory to "
-            "`readable_paths` and, for a bare name, to PATH in `env`.",
-        )
+        return program.failed(name, f"{why}.", program.UNSEEN_HINT)
 
 
 def _env(workspace: Workspace, request: SpawnRequest) -> dict[str, str]:

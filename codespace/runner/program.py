@@ -46,7 +46,7 @@ def find(argv0: str, path: str, cwd_fd: int, sees: Sees | None = None) -> str:
     """
     if "/" in argv0:
         if problem := _problem(argv0, cwd_fd, sees):
-            raise _failed(argv0, f"{problem}.", _UNSEEN_HINT if problem == _UNSEEN else None)
+            raise failed(argv0, f"{problem}.", {_UNSEEN: UNSEEN_HINT, INERT: INERT_HINT}.get(problem))
         return argv0
     blocked = None
     for directory in path.split(":"):
@@ -59,15 +59,15 @@ def find(argv0: str, path: str, cwd_fd: int, sees: Sees | None = None) -> str:
         if problem != _MISSING:
             blocked = f"{candidate}: {problem}"
     if path != environment.PATH:
-        raise _failed(argv0, "it was not found in the PATH that the operator set.", _shell_hint(argv0))
-    raise _failed(argv0, f"it was not found in PATH ({path}){f'; {blocked}' if blocked else ''}.", _shell_hint(argv0))
+        raise failed(argv0, "it was not found in the PATH that the operator set.", _shell_hint(argv0))
+    raise failed(argv0, f"it was not found in PATH ({path}){f'; {blocked}' if blocked else ''}.", _shell_hint(argv0))
 
 
 _MISSING: Final = "there is no such file"
-
-
+INERT: Final = "it is not executable"
+INERT_HINT: Final = "Send the program that runs it first, such as `python3` or `sh`, or make it executable."
 _UNSEEN: Final = "it is not visible in the sandbox"
-_UNSEEN_HINT: Final = (
+UNSEEN_HINT: Final = (
     "Use a program of /usr or of the workspace, or ask the operator to add its directory to `readable_paths` and, for "
     "a bare name, to PATH in `env`."
 )
@@ -82,7 +82,7 @@ def _problem(program: str, cwd_fd: int, sees: Sees | None = None) -> str | None:
             return "it is a directory"
         if not stat.S_ISREG(mode):
             return "it is not a regular file"
-        return None if os.access(program, os.X_OK, dir_fd=cwd_fd) else "it is not executable"
+        return None if os.access(program, os.X_OK, dir_fd=cwd_fd) else INERT
     except (FileNotFoundError, NotADirectoryError):
         return _MISSING
     except OSError as error:
@@ -94,15 +94,27 @@ def _real(program: str, cwd_fd: int) -> str:
     return os.path.realpath(posixpath.join(os.readlink(f"/proc/self/fd/{cwd_fd}"), program))
 
 
-def _shell_hint(argv0: str) -> str | None:
+_SHELL_WORDS: Final = frozenset({".", "alias", "cd", "export", "set", "source", "ulimit", "umask", "unset"})
+# What a shell does itself; it would change nothing in any later command.
+
+
+def syntax_hint(argv0: str) -> str | None:
+    """Return how to send what is written for a shell; None for what may be the name of a program."""
     if any(character in argv0 for character in " |&;<>$*"):
         return 'There is no shell: send each argument as its own item, or ["sh", "-c", "..."] for shell syntax.'
-    return (
+    if argv0 in _SHELL_WORDS:
+        return 'It is a word of a shell. Send the directory as `cwd`, variables as `env`, or ["sh", "-c", "..."].'
+    return None
+
+
+def _shell_hint(argv0: str) -> str:
+    return syntax_hint(argv0) or (
         "Check the name, give a path (relative to `cwd`), or ask the operator to extend PATH in the workspace's `env`."
     )
 
 
-def _failed(argv0: str, problem: str, next_step: str | None) -> Refusal:
+def failed(argv0: str, problem: str, next_step: str | None) -> Refusal:
+    """Return the refusal of a program that cannot be started, for the sentence `problem`."""
     return Refusal(
         "PROCESS_SPAWN_FAILED",
         f"{display(argv0, limit=200)!r} cannot be started: {problem} Nothing was started.",
@@ -114,7 +126,7 @@ def spawn_failure(argv0: str, stage: str, number: int) -> Refusal:
     """Return the refusal for a start that the operating system refused at `stage` with errno `number`."""
     name = errno.errorcode.get(number, str(number))
     problem = f"the operating system refused the {stage} with {name} ({os.strerror(number)})."
-    return _failed(argv0, problem, _HINTS.get(number) if stage == "program" or number == errno.EAGAIN else None)
+    return failed(argv0, problem, _HINTS.get(number) if stage == "program" or number == errno.EAGAIN else None)
 
 
 async def resolve(
@@ -150,7 +162,7 @@ def _bind(argv0: str, path: str, cwd_fd: int, sees: Sees | None) -> tuple[str, s
     held = os.open(program, os.O_PATH | os.O_CLOEXEC, dir_fd=cwd_fd)
     try:
         if not stat.S_ISREG(os.fstat(held).st_mode):
-            raise _failed(argv0, "it is not a regular file.", None)
+            raise failed(argv0, "it is not a regular file.", None)
         file = os.readlink(f"/proc/self/fd/{held}")
         descriptor = os.open(f"/proc/self/fd/{held}", os.O_RDONLY | os.O_CLOEXEC)
     except PermissionError:

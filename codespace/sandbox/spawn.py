@@ -249,8 +249,15 @@ class Launch:
 
     def missing_program(self) -> bool:
         """Return whether the command's program is not there inside; call it between `ready` and `release`."""
+        return self._find(os.X_OK) is None
+
+    def has_inert_file(self) -> bool:
+        """Return whether a missing program's name is that of a file, which cannot be executed; call it as that one."""
+        return self._find(os.F_OK) is not None
+
+    def _find(self, access: int) -> str | None:
         assert self.pid is not None
-        return find_program(self.pid, self.plan.command[0], self.plan.cwd, self.plan.env.get("PATH", "")) is None
+        return find_program(self.pid, self.plan.command[0], self.plan.cwd, self.plan.env.get("PATH", ""), access)
 
 
 def _as_planned(mount: Mount, found: submounts.Entry, host: submounts.Host) -> bool:
@@ -259,17 +266,21 @@ def _as_planned(mount: Mount, found: submounts.Entry, host: submounts.Host) -> b
     return mount.kind in ("empty", "nothing") or host.holds(mount.path, found)
 
 
-def find_program(pid: int, name: str, cwd: str, path: str) -> str | None:
-    """Return where a process's own filesystem has a program; None where it has none."""
+def find_program(pid: int, name: str, cwd: str, path: str, access: int = os.X_OK) -> str | None:
+    """Return where a process's own filesystem has a program; None where it has none.
+
+    Args:
+        access: What its file must permit, as os.access takes it.
+    """
     candidates = (
         [posixpath.join(cwd, name)]
         if "/" in name
         else [posixpath.join(directory, name) for directory in path.split(":") if directory.startswith("/")]
     )
-    return next((candidate for candidate in candidates if _is_program(pid, candidate)), None)
+    return next((candidate for candidate in candidates if _is_file(pid, candidate, access)), None)
 
 
-def _is_program(pid: int, path: str) -> bool:
+def _is_file(pid: int, path: str, access: int) -> bool:
     """Look through /proc/PID/root one component at a time: an absolute link leads within that root."""
     for _ in range(40):  # links in a row, as the kernel counts
         resolved = "/"
@@ -285,7 +296,7 @@ def _is_program(pid: int, path: str) -> bool:
             break
         else:
             inside = f"/proc/{pid}/root{resolved}"
-            return os.path.isfile(inside) and os.access(inside, os.X_OK)
+            return os.path.isfile(inside) and os.access(inside, access)
     return False
 
 

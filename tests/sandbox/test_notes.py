@@ -72,6 +72,29 @@ async def test_a_program_that_the_sandbox_does_not_show_is_named_with_the_settin
     assert "readable_paths" in caught.value.next_step
 
 
+@pytest.mark.parametrize("sandbox", [True, False])
+@pytest.mark.parametrize(
+    ("name", "message", "next_step"),
+    [
+        ("./script.py", "is not executable", "`python3`"),
+        ("script.py", "", "PATH"),
+        ("./missing.py", "there is no such", "program"),
+        ("ls -la", "", 'or ["sh", "-c", "..."] for shell syntax'),
+        ("cd", "", "Send the directory as `cwd`"),
+    ],
+)
+async def test_what_was_written_for_a_shell_or_without_an_interpreter_is_told_how_to_send(
+    sandbox: bool, name: str, message: str, next_step: str
+) -> None:
+    with trio.fail_after(SECONDS):
+        async with open_bench(files={"script.py": "print(1)\n"}, sandbox=sandbox) as bench:
+            with pytest.raises(Refusal) as caught:
+                await run(bench, name)
+            assert caught.value.code == "PROCESS_SPAWN_FAILED"
+            assert message in caught.value.message
+            assert next_step in str(caught.value.next_step)
+
+
 async def test_whether_a_file_that_is_no_program_exists_is_not_told(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     told = set()
