@@ -65,7 +65,7 @@ class Connection(TCPServer):
             offered.send,
         )
         await super()._read_data()
-        await self.idle_task.stop()  # its client has closed it: nothing that is idle about it is worth a descriptor
+        await self.idle_task.stop()  # it would be counted among the open ones for its whole idle time
 
 
 def install() -> None:
