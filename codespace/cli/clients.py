@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.write:
             return _write(client, settings, entry, secret=arguments.http)
     except (Unwritable, OSError, UnicodeError) as error:
-        print(f"codespace: {display(str(error), newlines=True)}\nNothing was written.", file=sys.stderr)
+        print(f"codespace: {display(configured.cause(error), newlines=True)}\nNothing was written.", file=sys.stderr)
         return cli.USAGE
     _print(client, entry)
     return 0

@@ -21,6 +21,13 @@ def settings(config: str | None) -> Settings | None:
         return None
 
 
+def cause(error: Exception) -> str:
+    """Return what an error of the system says, in the words of a message: without its number, with its file."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+
+
 def explain(error: SettingsError) -> str:
     """Return the error in the lines of a message."""
     return f"codespace: {error.key}\n  {error.problem}\n  {error.fix}"

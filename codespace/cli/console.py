@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         path = write_link(settings, url)
     except OSError as error:
-        print(f"codespace: the link cannot be written: {display(str(error))}", file=sys.stderr)
+        print(f"codespace: the link cannot be written: {display(configured.cause(error))}", file=sys.stderr)
         return cli.USAGE
     if arguments.no_browser or not webbrowser.open(f"file://{path}"):
         print(f"Open this file in your browser, soon: {display(path)}")

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from codespace.cli.finding import Finding
 from codespace.contract import Workspace
-from codespace.errors import Refusal
+from codespace.errors import CODES, Refusal
 from codespace.settings import MEMORY_DATABASE, Settings, notices
 
 
@@ -89,7 +89,8 @@ def _health(path: str) -> Finding:
     try:
         problem = audit.problem(path)
     except Refusal as error:
-        return Finding("fail", "database", error.message, fix)
+        usual = CODES[error.code].next_step
+        return Finding("fail", "database", error.message, fix if error.next_step in (None, usual) else error.next_step)
     if problem is not None:
         return Finding("fail", "database", problem, fix)
     return Finding("pass", "database", f"{path} is sound, and so is its audit chain")

@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(configured.explain(error) + "\n  Nothing was written.", file=sys.stderr)
         return cli.USAGE
     except (OSError, UnicodeError) as error:
-        print(f"codespace: {display(str(error))}. Nothing was written.", file=sys.stderr)
+        print(f"codespace: {display(configured.cause(error))}. Nothing was written.", file=sys.stderr)
         return cli.USAGE
     _report(found, directory)
     _offer(found)
@@ -130,6 +130,8 @@ def _report(found: Survey, directory: str) -> None:
     import shutil
 
     print(f"Registered {display(directory)}")
+    if not found.toolchains:
+        print("  toolchain  none is seen at its top")
     for name, program in found.toolchains:
         note = "" if shutil.which(program) else f" (but `{program}` is not on the PATH)"
         print(f"  toolchain  {name}{note}")

@@ -175,6 +175,8 @@ def _sandbox(parser: argparse.ArgumentParser) -> None:
     run = words.add_parser(
         "run",
         help="run a command locked in as an agent's would be; exits as it does",
+        description="Run a command locked in as an agent's would be; exits as it does, and with 125 where nothing was "
+        "run. No configuration is read: what yours says of DIR is said here by options.",
         usage="codespace sandbox run DIR [options] -- COMMAND [ARGUMENT ...]",
         allow_abbrev=False,
     )
@@ -184,8 +186,9 @@ def _sandbox(parser: argparse.ArgumentParser) -> None:
         "--allow", action="append", default=[], metavar="HOST[:PORT][=ADDRESS]", help="as in allowed_domains; repeat it"
     )
     run.add_argument("--git", choices=("read_only", "commit", "unprotected"), default="read_only")
+    run.add_argument("--hidden", action="append", default=[], metavar="PATTERN", help="as in hidden_paths; repeat it")
     run.add_argument("--readable", action="append", default=[], metavar="DIR", help="as in readable_paths; repeat it")
-    run.add_argument("command", nargs="+", metavar="COMMAND")
+    run.add_argument("command", nargs="+", metavar="COMMAND", help="the program and its arguments, behind `--`")
 
 
 def _audit(parser: argparse.ArgumentParser) -> None:

@@ -32,6 +32,8 @@ async def _list(operator: Operator, arguments: argparse.Namespace) -> int:
 def _row(operation: Operation) -> tuple[str, ...]:
     outcome = operation.outcome or {}
     end = outcome.get("termination", "-")
+    if end == "exited" and outcome.get("signal") is not None:
+        end = f"signal {outcome['signal']}"
     if outcome.get("exit_code") is not None:
         end = f"exit code {outcome['exit_code']}"
     since = recorded.ago(time.time() - operation.created_at)

@@ -42,7 +42,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.allow and arguments.network != "enabled":
         print("codespace: --allow is about a network that is enabled; add --network enabled.", file=sys.stderr)
         return cli.USAGE
+    gone = [each for each in arguments.readable if not os.path.exists(each)]
+    if gone:
+        print(f"codespace: --readable {display(gone[0])}: there is no such file or directory.", file=sys.stderr)
+        return cli.USAGE
     try:
+        hidden = keys.WORKSPACE["hidden_paths"].kind.check("--hidden", arguments.hidden)
         domains = keys.WORKSPACE["allowed_domains"].kind.check("--allow", [_entry(each) for each in arguments.allow])
         workspace = Workspace(
             id="run",
@@ -51,6 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
             network=arguments.network,
             allowed_domains=domains,
             git=arguments.git,
+            hidden_paths=hidden,
             readable_paths=tuple(os.path.realpath(each) for each in arguments.readable),
             sandbox="required",
         )

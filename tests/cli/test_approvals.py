@@ -211,6 +211,16 @@ async def test_commands_are_listed_while_they_run_and_on_request_after_it() -> N
         assert running["process_id"] in (await codespace(bench, "processes", "list", "--all")).out
 
 
+async def test_the_end_of_a_command_is_told_as_its_code_its_signal_or_what_ended_it() -> None:
+    async with open_bench() as bench:
+        ends = {"exit 3": "exit code 3", "kill -KILL $$": "signal SIGKILL"}
+        for script, end in ends.items():
+            ran = await bench.call("exec_command", command=["sh", "-c", script])
+            told = (await codespace(bench, "processes", "list", "--all")).out
+            (line,) = (line for line in told.splitlines() if ran["process_id"] in line)
+            assert line.endswith(f"  {end}")
+
+
 async def test_where_nothing_is_recorded_it_is_said_and_nothing_is_made() -> None:
     async with open_bench(approvals="operator") as bench:
         await bench.stop()

@@ -111,6 +111,21 @@ def test_a_directory_that_the_daemon_would_refuse_is_refused_before_anything_is_
     assert not desk.config.exists()
 
 
+def test_a_directory_that_is_none_is_told_in_words(desk: Desk) -> None:
+    missing, file = desk.home / "none", desk.home / "file"
+    file.touch()
+    for path, why in ((missing, "No such file or directory"), (file, "Not a directory")):
+        said = desk.codespace("init", path)
+        assert (said.code, said.out) == (2, "")
+        assert said.err == f"codespace: {path}: {why}. Nothing was written.\n"
+
+
+def test_that_no_toolchain_was_seen_is_said(desk: Desk) -> None:
+    assert "none is seen at its top" in desk.codespace("init", desk.project).out
+    (desk.project / "Makefile").touch()
+    assert "none is seen" not in desk.codespace("init", desk.project).out
+
+
 def test_a_configuration_is_never_written_into_the_directory_that_it_opens(desk: Desk) -> None:
     said = desk.codespace("init", desk.project, "--config", desk.project / "codespace.toml")
     assert said.code == 2

@@ -132,6 +132,16 @@ def test_a_file_that_is_no_database_of_ours_is_told_and_left_alone(desk: Desk, c
     assert path.read_bytes() == content
 
 
+def test_a_database_of_another_program_is_nothing_to_be_moved_away(desk: Desk) -> None:
+    desk.codespace("doctor")
+    with sqlite3.connect(desk.home / ".local/state/codespace/operations.sqlite") as db:
+        db.execute("CREATE TABLE theirs (a)")
+    db.close()
+    said = desk.codespace("doctor").out
+    fix = said.partition("is a database of another program")[2].partition("fix: ")[2].split("\n")[0]
+    assert fix == "Set CODESPACE_OPERATIONS_DB to a file of its own."
+
+
 @pytest.mark.parametrize("head", ["5", "5:abc", "x:" + "0" * 64])
 def test_a_head_that_is_none_is_refused(desk: Desk, head: str) -> None:
     assert desk.codespace("audit", "verify", "--head", head).code == 2

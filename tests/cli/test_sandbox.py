@@ -44,6 +44,12 @@ def test_a_program_that_is_not_inside_is_said(tmp_path: Path) -> None:
     assert "no such program inside" in ran.stderr
 
 
+def test_what_is_hidden_for_an_agent_can_be_hidden_here(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("secret\n")
+    assert run(tmp_path, "--", "cat", ".env").stdout == "secret\n"
+    assert "secret" not in run(tmp_path, "--hidden", "**/.env", "--", "cat", ".env").stdout
+
+
 def test_a_network_has_one_door_and_what_it_refused_is_told(tmp_path: Path) -> None:
     ask = (
         'use IO::Socket::INET; $p = IO::Socket::INET->new("127.0.0.1:3128"); '
@@ -60,6 +66,8 @@ def test_a_network_has_one_door_and_what_it_refused_is_told(tmp_path: Path) -> N
         ("/", "--", "true"),
         ("{root}", "--allow", "a.example", "--", "true"),
         ("{root}", "--network", "enabled", "--allow", "not a name", "--", "true"),
+        ("{root}", "--hidden", "../x", "--", "true"),
+        ("{root}", "--readable", "{root}/none", "--", "true"),
     ],
 )
 def test_what_makes_no_sense_is_a_usage_error(tmp_path: Path, words: tuple[str, ...]) -> None:
