@@ -13,18 +13,23 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from codespace.testing import leaks, processes
+from codespace.testing import leaks, ports, processes
 from codespace.testing.site import RUNNER
+
+from .told import pytest_terminal_summary, tell
+
+__all__ = ["pytest_terminal_summary", "tell"]
 
 HANG_SECONDS = 300.0
 # No test takes a tenth of this, and each wait in one has a bound of its own far below it, so that a slow machine
-# costs a test and not the run. A hang prints every thread's stack and ends the run, so that it is found where it is
-# and not by the patience of whoever started it.
+# costs a test and not the run. A hang prints every thread's stack and ends the run, or its worker, so that it is found
+# where it is and not by the patience of whoever started it.
 
 # The guard compares a folder that nobody else on the machine writes to. pytest's own tmp_path stays
-# where it was, so that it can be looked at after a failure.
+# where it was, so that it can be looked at after a failure. A worker's folder is beside that of the process that
+# started it and handed it its TMPDIR: below it, a path would soon be too long for a socket.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
-_OWN = Path(tempfile.mkdtemp(prefix="codespace-tests-"))
+_OWN = Path(tempfile.mkdtemp(prefix="codespace-tests-", dir=os.environ["PYTEST_DEBUG_TEMPROOT"]))
 _TEMPORARY = _OWN / "tmp"
 _HOME = _OWN / "home"
 for _folder in (_TEMPORARY, _HOME):
@@ -39,6 +44,7 @@ BOTH_RUNNERS = ("gateway/test_execution.py", "gateway/test_undo.py")
 # Commands and patches from end to end. More would take minutes; CI has the whole suite with `--runner uds` besides.
 
 processes.adopt_orphans()
+ports.claim()
 
 # A loaded machine must not change what a property says: time is the business of the benchmarks.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -85,14 +91,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the run's runner, and forgive one warning by name.
+    """Choose the run's runner, and forgive two warnings by name.
 
-    The SDK's HTTP client leaves streams that it has done with to the collector.
+    The SDK's HTTP client leaves streams that it has done with to the collector. And a fork of a process with threads
+    is warned of from Python 3.12 on: a worker of the suite always has one more, which only hears its orders.
     """
     if config.getoption("runner"):
         os.environ[RUNNER] = config.getoption("runner")
     for package in ("httpx2", "httpcore2", "mcp"):
         config.addinivalue_line("filterwarnings", f"ignore:Async generator '{package}\\..*:ResourceWarning")
+    config.addinivalue_line("filterwarnings", "ignore:This process .* is multi-threaded:DeprecationWarning")
 
 
 def pytest_sessionfinish() -> None:

@@ -6,8 +6,6 @@ connects to it. `Visit` is what a test holds. Nothing of the product is imported
 
 from __future__ import annotations
 
-import contextlib
-import secrets
 import selectors
 import shutil
 import signal
@@ -29,6 +27,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import Tool
 
 from codespace.testing.calls import call
+from codespace.testing.ports import free_port
 from codespace.testing.site import Site
 
 START_SECONDS: Final = 60.0
@@ -37,8 +36,6 @@ END_SECONDS: Final = 30.0
 # Over the daemon's own hard stop deadline, its watchdog's; a test that wants less measures it itself.
 sdk.PROCESS_TERMINATION_TIMEOUT = END_SECONDS
 # After two seconds the SDK's client kills a daemon that is just ending its commands on a slow machine.
-_LOWEST_PORT: Final = 10_000
-# Below are those of well-known servers.
 _OF_A_WORKSPACE: Final = frozenset(
     {"workspace_info", "read", "read_many", "find", "search", "apply_patch", "exec_command", "list_processes"}
 )
@@ -200,17 +197,3 @@ class HttpDaemon:
         assert self.process.stdout is not None
         while said := self.process.stdout.read1(65_536):  # type: ignore[attr-defined]
             self._said += said
-
-
-def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that was free a moment ago, of those that nobody gets without asking for it.
-
-    One of the kernel's own choice could be given to another connection before the daemon has it, or to whoever
-    tries whether the daemon is there, who would then talk to itself.
-    """
-    lowest_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    asked_for = range(_LOWEST_PORT, lowest_given) or range(_LOWEST_PORT, 65_536)
-    while True:
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", secrets.choice(asked_for)))
-            return int(probe.getsockname()[1])

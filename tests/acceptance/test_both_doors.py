@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from codespace.testing.installed import END_SECONDS, START_SECONDS, free_port, over_http, script
+from codespace.testing.installed import END_SECONDS, START_SECONDS, over_http, script
+from codespace.testing.ports import free_port
 from codespace.testing.site import Site
 from codespace.testing.wire import Wire
 

@@ -19,7 +19,8 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from codespace.errors import Refusal
-from codespace.testing.installed import free_port, script
+from codespace.testing.installed import script
+from codespace.testing.ports import free_port
 from codespace.testing.site import Site
 from codespace.testing.wire import Wire
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from codespace.testing.installed import HttpDaemon, free_port, script
+from codespace.testing.installed import HttpDaemon, script
+from codespace.testing.ports import free_port
 from codespace.testing.site import Site
 from codespace.testing.wire import Wire
 

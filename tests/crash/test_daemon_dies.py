@@ -10,7 +10,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ def points(total: int, what: str) -> list[int]:
 @pytest.mark.parametrize("both", [False, True], ids=["daemon", "daemon and helper"])
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
 def test_whatever_moment_the_daemon_dies_in_the_next_one_says_what_is_true(
-    scene: Scene, both: bool, daemons: Daemons, capsys: pytest.CaptureFixture[str]
+    scene: Scene, both: bool, daemons: Daemons, tell: Callable[[str], None]
 ) -> None:
     scene.build(daemons.root)
     total = daemons.order(key="count", patch=scene.patch, at=0)["count"]
@@ -93,5 +93,4 @@ def test_whatever_moment_the_daemon_dies_in_the_next_one_says_what_is_true(
         ends[status] = ends.get(status, 0) + died["killed"]
     unfinished = [path.name for path in (daemons.site.state / "journal").iterdir() if not (path / "finished").exists()]
     assert unfinished == []
-    with capsys.disabled():
-        print(f"\n{scene.name}: {sum(ends.values())} of about {total} kill points of the daemon tried: {ends}")
+    tell(f"{scene.name}: {sum(ends.values())} of about {total} kill points of the daemon tried: {ends}")

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -143,7 +144,7 @@ def test_a_quota_of_the_state_directory_refuses_a_patch_before_anything_is_writt
 @needs_root
 @pytest.mark.parametrize("filesystem", ["ntfs", "sshfs", "sshfs without links"])
 def test_a_filesystem_without_the_flags_of_rename_is_named_and_every_patch_of_it_is_whole(
-    filesystem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    filesystem: str, tmp_path: Path, tell: Callable[[str], None]
 ) -> None:
     found = told(filesystem, tmp_path)
     assert list(found["patches"].values()) == [["applied", True, "applied", True]] * 5
@@ -151,8 +152,7 @@ def test_a_filesystem_without_the_flags_of_rename_is_named_and_every_patch_of_it
     deaths = [death for scene in found["deaths"].values() for death in scene.items()]
     assert [death for death in deaths if death[1]] == []
     assert {how.partition(": ")[2] for how, _ in deaths} == {"applied", "rejected", "failed_rolled_back"}
-    with capsys.disabled():
-        print(f"\n{filesystem}: {len(deaths)} kill points of the helper tried")
+    tell(f"{filesystem}: {len(deaths)} kill points of the helper tried")
 
 
 def test_a_patch_works_on_a_root_that_is_a_mount_and_over_an_overlay(tmp_path: Path) -> None:

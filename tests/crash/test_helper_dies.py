@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -55,7 +55,7 @@ def crashes(counted: Mapping[str, int], what: str) -> list[int]:
 @pytest.mark.parametrize("flags", ["flags", "without-flags"])
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
 async def test_whatever_moment_the_helper_dies_in_the_tree_is_whole_and_the_ledger_true(
-    scene: Scene, flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    scene: Scene, flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tell: Callable[[str], None]
 ) -> None:
     ticket = tmp_path / "ticket"
     send_in(monkeypatch, ticket, flags)
@@ -75,14 +75,13 @@ async def test_whatever_moment_the_helper_dies_in_the_tree_is_whole_and_the_ledg
             assert kept.is_dir() == (status == "applied"), (number, status)
             assert status != "applied" or (kept / "finished").exists()
             ends[status] = ends.get(status, 0) + 1
-    with capsys.disabled():
-        print(f"\n{scene.name}, {flags}: {sum(ends.values())} of {total} kill points of the helper tried: {ends}")
+    tell(f"{scene.name}, {flags}: {sum(ends.values())} of {total} kill points of the helper tried: {ends}")
 
 
 @pytest.mark.parametrize("flags", ["flags", "without-flags"])
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
 async def test_whatever_moment_the_next_helper_dies_in_while_it_settles_the_answer_is_the_same(
-    scene: Scene, flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    scene: Scene, flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tell: Callable[[str], None]
 ) -> None:
     ticket = tmp_path / "ticket"
     send_in(monkeypatch, ticket, flags)
@@ -103,13 +102,12 @@ async def test_whatever_moment_the_next_helper_dies_in_while_it_settles_the_answ
                 assert not left, (first, number, status, left)
                 ends[status] = ends.get(status, 0) + 1
     assert ends, "no helper had anything to settle"
-    with capsys.disabled():
-        print(f"\nsettling {scene.name}, {flags}: {sum(ends.values())} of {seen} kill points tried: {ends}")
+    tell(f"settling {scene.name}, {flags}: {sum(ends.values())} of {seen} kill points tried: {ends}")
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
 async def test_whatever_moment_the_helper_dies_in_while_it_undoes_all_or_nothing_is_undone(
-    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tell: Callable[[str], None]
 ) -> None:
     ticket = tmp_path / "ticket"
     send_in(monkeypatch, ticket, "flags")
@@ -125,5 +123,4 @@ async def test_whatever_moment_the_helper_dies_in_while_it_undoes_all_or_nothing
             assert recorded["status"] == status, number
             assert look(bench.root) == (before if status == "applied" else after), (number, status)
             ends[status] = ends.get(status, 0) + 1
-    with capsys.disabled():
-        print(f"\nundo of {scene.name}: {sum(ends.values())} of {total} kill points of the helper tried: {ends}")
+    tell(f"undo of {scene.name}: {sum(ends.values())} of {total} kill points of the helper tried: {ends}")

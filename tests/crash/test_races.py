@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,7 @@ async def require_tidy(bench: Bench) -> None:
 
 @asynccontextmanager
 async def raced(
-    kind: str, files: dict[str, str], text: str, capsys: pytest.CaptureFixture[str]
+    kind: str, files: dict[str, str], text: str, tell: Callable[[str], None]
 ) -> AsyncIterator[tuple[Bench, Path, Counter[str]]]:
     """Send the patch again and again while the neighbour is loose; the block looks at what is left."""
     async with open_bench(files=files) as bench:
@@ -97,8 +97,7 @@ async def raced(
                     ends[await patch(bench, text, f"{kind} {sum(ends.values())}")] += 1
                 await trio.lowlevel.checkpoint()
         yield bench, outside, ends
-        with capsys.disabled():
-            print(f"\n{kind}: {rounds[0]} rounds against {sum(ends.values())} patches: {dict(ends)}")
+        tell(f"{kind}: {rounds[0]} rounds against {sum(ends.values())} patches: {dict(ends)}")
 
 
 async def settled(bench: Bench, kind: str, count: int) -> Counter[str]:
@@ -117,9 +116,9 @@ async def settled(bench: Bench, kind: str, count: int) -> Counter[str]:
             await patch(bench, "*** Begin Patch\n*** Add File: x\n+x\n*** End Patch", f"again {count}")
 
 
-async def test_the_target_replaced_all_the_time(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_target_replaced_all_the_time(tell: Callable[[str], None]) -> None:
     text = "*** Begin Patch\n*** Update File: a\n@@\n-one\n+two\n*** End Patch"
-    async with raced("target", {"a": "one\n"}, text, capsys) as (bench, _, ends):
+    async with raced("target", {"a": "one\n"}, text, tell) as (bench, _, ends):
         last = max(numbers((bench.root.parent / "ledger").read_text() + (bench.root / "a").read_text()), default=0)
         found = numbers(everything(bench.root, Path(bench.daemon.settings.state_dir, "journal")))
         found |= numbers((bench.root.parent / "ledger").read_text())
@@ -130,9 +129,9 @@ async def test_the_target_replaced_all_the_time(capsys: pytest.CaptureFixture[st
         assert ends.keys() <= STATUSES | {key for key in ends if key.startswith("nothing")}
 
 
-async def test_the_staged_file_replaced_all_the_time(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_staged_file_replaced_all_the_time(tell: Callable[[str], None]) -> None:
     text = "*** Begin Patch\n*** Add File: new\n+new\n*** End Patch"
-    async with raced("staged", {"a": "one\n"}, text, capsys) as (bench, _, ends):
+    async with raced("staged", {"a": "one\n"}, text, tell) as (bench, _, ends):
         journals = Path(bench.daemon.settings.state_dir, "journal")
         seen = (bench.root.parent / "ledger").read_text()
         put = numbers(everything(bench.root, journals) + seen)
@@ -143,12 +142,12 @@ async def test_the_staged_file_replaced_all_the_time(capsys: pytest.CaptureFixtu
         await require_tidy(bench)
 
 
-async def test_a_parent_replaced_by_a_link_to_the_outside_all_the_time(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_parent_replaced_by_a_link_to_the_outside_all_the_time(tell: Callable[[str], None]) -> None:
     text = (
         "*** Begin Patch\n*** Update File: d/b\n@@\n-one\n+one\n+more\n*** Add File: d/new\n+new\n"
         "*** Delete File: d/gone\n*** End Patch"
     )
-    async with raced("parent", {"d/b": "one\n", "d/gone": "bye\n"}, text, capsys) as (bench, outside, ends):
+    async with raced("parent", {"d/b": "one\n", "d/gone": "bye\n"}, text, tell) as (bench, outside, ends):
         assert [(path.name, path.read_text()) for path in outside.iterdir()] == [("b", "one\n")]
         await require_tidy(bench)
         applied = ends["applied"]
@@ -162,9 +161,9 @@ async def test_a_parent_replaced_by_a_link_to_the_outside_all_the_time(capsys: p
         assert ends.keys() <= {"applied", "rejected", "failed_rolled_back"}, "the directory is back in a moment"
 
 
-async def test_the_root_replaced_by_another_directory_all_the_time(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_root_replaced_by_another_directory_all_the_time(tell: Callable[[str], None]) -> None:
     text = "*** Begin Patch\n*** Update File: b\n@@\n-one\n+one\n+more\n*** End Patch"
-    async with raced("root", {"b": "one\n"}, text, capsys) as (bench, outside, ends):
+    async with raced("root", {"b": "one\n"}, text, tell) as (bench, outside, ends):
         found = await settled(bench, "root", sum(ends.values()))
         assert [(path.name, path.read_text()) for path in outside.iterdir()] == [("b", "one\n")]
         assert (bench.root / "b").read_text().count("more\n") == found["applied"]

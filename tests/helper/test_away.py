@@ -107,7 +107,7 @@ def test_a_directory_that_is_back_in_a_moment_is_waited_for_and_its_files_put_ba
 
 @pytest.mark.parametrize("verb", ["restore", "settle", "finish"])
 def test_whatever_moment_a_directory_leaves_in_for_a_moment_nothing_is_partial_and_nothing_left(
-    house: House, monkeypatch: pytest.MonkeyPatch, verb: str, capsys: pytest.CaptureFixture[str]
+    house: House, monkeypatch: pytest.MonkeyPatch, verb: str, tell: Callable[[str], None]
 ) -> None:
     (house.root / "d/gone").write_text("bye\n")
     before = house.files()
@@ -131,8 +131,7 @@ def test_whatever_moment_a_directory_leaves_in_for_a_moment_nothing_is_partial_a
         assert house.ask("finish")["clean"], number
         assert house.files() == before, number
         assert not (house.journal / OPERATION).exists(), number
-    with capsys.disabled():
-        print(f"\na directory left at each of {number} points of {verb}")
+    tell(f"a directory left at each of {number} points of {verb}")
 
 
 def test_a_directory_that_stays_away_is_told_as_partial_within_the_bound(house: House) -> None:
