@@ -100,6 +100,8 @@ class Cage:
     def __init__(self, mechanisms: Mechanisms, quota: Quota) -> None:
         """Make the folders. Raises: OSError; nothing is left then."""
         self._folders: list[str] = []
+        # One name for all: in v2 both controllers are in one hierarchy, where a process is in one cgroup alone.
+        self._name = f"{_PREFIX}{os.getpid()}-{_birth(os.getpid())}-{next(self._numbers)}"
         carried = mechanisms.carried(quota)
         try:
             if carried.pids == "cgroup" and mechanisms.pids is not None:
@@ -151,8 +153,7 @@ class Cage:
             time.sleep(attempt / 1000)  # the kernel has no event for "the last dead process has left the cgroup"
 
     def _make(self, controller: Controller, most: int | None) -> str:
-        name = f"{_PREFIX}{os.getpid()}-{_birth(os.getpid())}-{next(self._numbers)}"
-        folder = f"{controller.folder}/{name}"
+        folder = f"{controller.folder}/{self._name}"
         if folder not in self._folders:
             os.mkdir(folder, 0o755)
             self._folders.append(folder)

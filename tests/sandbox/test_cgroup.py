@@ -1,8 +1,8 @@
 """A run's cgroup: entered before bubblewrap is bubblewrap, looked at before a sandbox is released, gone behind it.
 
 With what this machine offers by itself, and in cgroups v2 as a user's manager hands a part of it to an account. Where
-v2 has no controller for processes here, a limit that every v2 cgroup has stands for it: making, limiting,
-entering, looking and removing are the same.
+v2 has no controllers here, a limit that every v2 cgroup has stands for theirs: making, limiting, entering, looking and
+removing are the same; what the controllers themselves do is tried where v2 has them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from codespace.contract import WorkspaceLimits
 from codespace.sandbox import hierarchy, spawn
 from codespace.sandbox import limits as mechanisms
 from codespace.sandbox.limits import Controller, Mechanisms, Overruns
@@ -29,6 +30,7 @@ from .cage import Cage
 
 SECONDS = 20.0
 ENV = {"PATH": "/usr/bin:/bin"}
+MIB = 1_048_576
 
 
 def wait(steps: Iterator[int]) -> None:
@@ -73,7 +75,8 @@ def test_a_sandbox_is_released_only_inside_the_cgroup_that_was_made_for_it(cage:
 # --- v2 ---
 
 ANY_LIMIT = "cgroup.max.descendants"
-# A number that every cgroup of v2 takes, whatever controllers there are.
+ANY_OTHER_LIMIT = "cgroup.max.depth"
+# Numbers that every cgroup of v2 takes, whatever controllers there are.
 
 
 def own_v2() -> Path:
@@ -119,7 +122,8 @@ def test_a_sandbox_is_released_only_inside_its_cgroup_of_v2_too(cage: Cage, ente
 def test_a_share_of_v2_is_found_beside_the_own_cgroup_and_the_rest_is_not_to_be_had(cage: Cage) -> None:
     with share(cage.uid) as part:
         told = cage.does(lambda: [place.folder for place in hierarchy.places("pids") if place.is_second])
-        assert told == [str(part / "daemon"), str(part)]
+        own = [folder for folder in told if folder.startswith(str(part))]  # it may be mounted at other places too
+        assert own == [str(part / "daemon"), str(part)]
         assert cage.does(lambda: mechanisms._works(Controller(str(part), ANY_LIMIT))) is True
         assert cage.does(lambda: mechanisms._works(Controller(str(part), "no.such.controller.max"))) is False
         above = cage.does(lambda: mechanisms._works(Controller(str(part.parent), ANY_LIMIT)))
@@ -200,6 +204,20 @@ def test_all_that_a_run_starts_is_in_its_cgroup_and_goes_with_it_frozen_or_not(
     assert folders(part) == ["daemon"]
 
 
+def test_limits_of_one_hierarchy_are_in_one_cgroup_for_a_process_is_in_no_two(part: Path, tree: Tree) -> None:
+    two = Mechanisms(Controller(str(part), ANY_LIMIT), Controller(str(part), ANY_OTHER_LIMIT), pid_max=False)
+    own = mechanisms.Cage(two, Quota(pids=100, memory_bytes=50))
+    (entrance,) = own.members
+    folder = Path(entrance).parent
+    assert [(folder / name).read_text() for name in (ANY_LIMIT, ANY_OTHER_LIMIT)] == ["100\n", "50\n"]
+    own.admit(tree.pid)
+    assert own.holds(tree.pid)
+    os.kill(tree.pid, signal.SIGKILL)
+    os.waitpid(tree.pid, 0)
+    own.close()
+    assert folders(part) == ["daemon"]
+
+
 def test_a_cgroup_that_still_holds_somebody_goes_with_a_later_run(part: Path, tree: Tree) -> None:
     first = mechanisms.Cage(having(part), Quota(pids=100))
     first.admit(tree.pid)
@@ -226,21 +244,83 @@ def test_a_sweep_finds_in_v2_what_a_killed_daemon_left_and_leaves_what_lives(par
         living.close()
 
 
-def test_v2_refuses_processes_over_the_limit_and_counts_them(part: Path) -> None:
-    if "pids" not in (part.parent / "cgroup.controllers").read_text().split():
-        pytest.skip(
-            "v2 has no controller for processes on this machine: it is bound to v1, for as long as that is used"
-        )
-    try:
+# --- v2 that has controllers ---
+
+
+@contextmanager
+def controlled(part: Path) -> Iterator[None]:
+    """Hand the controllers of v2 down to `part` and to what is made in it; skip where v2 has none to hand down."""
+    wanted = {"pids", "memory"}
+    if not wanted <= set((part.parent / "cgroup.controllers").read_text().split()):
+        pytest.skip("v2 has no such controllers on this machine: they are bound to v1, for as long as that is used")
+    with ExitStack() as undo:
         for folder in (part.parent, part):
-            (folder / "cgroup.subtree_control").write_text("+pids")
-    except OSError as error:
-        pytest.skip(f"the cgroup that the suite runs in hands no controller down here: {error.strerror}")
-    found = mechanisms.look()
-    assert found.pids == Controller(str(part), "pids.max")
-    own = mechanisms.Cage(found, Quota(pids=10))
-    script = 'echo 0 >"$1"; for i in $(seq 30); do sleep 987657 & done; kill $(jobs -p)'
-    done = subprocess.run(["/bin/sh", "-c", script, "sh", own.members[0]], env=ENV, capture_output=True, check=False)
-    assert b"fork" in done.stderr
-    assert own.overruns().refused > 0
+            control = folder / "cgroup.subtree_control"
+            new = wanted - set(control.read_text().split())
+            try:
+                control.write_text(" ".join(f"+{name}" for name in new))
+            except OSError as error:
+                pytest.skip(f"the cgroup that the suite runs in hands no controller down here: {error.strerror}")
+            # A cgroup that hands some down takes no process, and the suite has to go back to where it was.
+            undo.callback(control.write_text, " ".join(f"-{name}" for name in new))
+        yield
+
+
+def in_cgroup(own: mechanisms.Cage, script: str) -> str:
+    """Run a shell script of which every process is in a run's cgroup, and return what it complained of."""
+    enter = "".join(f'echo 0 >"{path}"; ' for path in own.members)
+    with tempfile.TemporaryFile() as complaint:  # what the script leaves running holds it open
+        subprocess.run(["/bin/sh", "-c", enter + script], env=ENV, stderr=complaint, timeout=SECONDS, check=False)
+        complaint.seek(0)
+        return complaint.read().decode()
+
+
+def end_all(own: mechanisms.Cage) -> None:
+    """Kill what is left in a run's cgroup, and remove it."""
+    folder = Path(own.members[0]).parent
+    everybody = frozenset(int(pid) for pid in (folder / "cgroup.procs").read_text().split())
+    (folder / "cgroup.kill").write_text("1")
+    assert processes.still_alive_after(everybody, SECONDS) == frozenset()
     own.close()
+
+
+def test_v2_refuses_processes_over_the_limit_and_counts_them(part: Path) -> None:
+    with controlled(part):
+        found = mechanisms.look()
+        assert found.pids == Controller(str(part), "pids.max")
+        own = mechanisms.Cage(found, Quota(pids=10))
+        assert "fork" in in_cgroup(own, "for i in $(seq 30); do sleep 987657 & done")
+        assert own.overruns().refused > 0
+        assert own.overruns().killed == 0
+        end_all(own)
+
+
+def test_v2_kills_what_takes_more_memory_than_the_limit_and_counts_it(part: Path) -> None:
+    with controlled(part):
+        found = mechanisms.look()
+        assert found.memory == Controller(str(part), "memory.max")
+        own = mechanisms.Cage(found, Quota(pids=None, memory_bytes=64 * MIB))
+        folder = Path(own.members[0]).parent
+        swap = folder / "memory.swap.max"
+        assert not swap.exists() or swap.read_text() == "0\n"
+        greedy = f"/usr/bin/perl -e 'my $x = q(x) x ({{}} * {MIB})'"
+        assert in_cgroup(own, greedy.format(16)) == ""
+        assert own.overruns() == Overruns()
+        in_cgroup(own, greedy.format(200))
+        assert own.overruns().killed > 0
+        end_all(own)
+
+
+def test_a_run_in_a_share_of_v2_gets_no_more_processes_or_memory_than_its_limits(cage: Cage) -> None:
+    limited = cage.having(limits=WorkspaceLimits(pids=60, memory_bytes=64 * MIB))
+    bomb = "my $n = 0; while (defined(my $p = fork)) { if (!$p) { sleep 600; exit } $n++; last if $n > 300 } print $n"
+    each = f"my $x = q(x) x (25 * {MIB}); print 1; sleep 600"
+    tree = f"for (1..4) {{ if (!fork) {{ {each} }} }} wait; print 'one ended'; kill 9, -1"
+    with share(cage.uid) as part, controlled(part):
+        carried = cage.does(lambda: mechanisms.look().carried(Quota(pids=60, memory_bytes=64 * MIB)))
+        assert (carried.pids, carried.memory) == ("cgroup", "cgroup")
+        assert 40 < int(limited.perl(bomb).out) < 60
+        assert cage.perl(bomb).out == "301"
+        assert limited.perl(f"my $x = q(x) x (16 * {MIB}); print 'modest'").out == "modest"
+        assert "one ended" in limited.perl(tree).out, "together they are over the limit, each alone is not"
+        assert folders(part) == ["daemon"]
