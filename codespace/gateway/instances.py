@@ -12,14 +12,17 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import trio
 from sqlite_utils import Database
 
-from codespace import ids
+from codespace import ids, limits
 from codespace.errors import Refusal
 from codespace.gateway.store import Store
+
+_looks: Final = trio.CapacityLimiter(8)
+# Threads of their own: looks that do not come back must not use up those of everybody.
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,7 @@ class Instances:
         self._store = store
         self._wall_clock = wall_clock
         self._lock: int | None = None
+        self._last_looks: dict[str, _Look] = {}
         own = ids.mint(ids.INSTANCE)
         folder = os.path.join(state_dir, "instances")
         self.own = Instance(own, os.getpid(), state_dir, os.path.join(folder, f"{own}.lock"), tuple(roots))
@@ -71,21 +75,34 @@ class Instances:
         """Return the instances that never said their end and whose lock nobody holds.
 
         Cancel: at once, also where the directory of one does not answer; its thread is left behind.
+        Source: limits.LOCK_SECONDS, for each.
         """
         rows = await self._store.read(_unended)
         others = [_instance(row) for row in rows if row["id"] != self.own.id]
-        gone = await trio.to_thread.run_sync(
-            lambda: [not _held(each.lock_path) for each in others], abandon_on_cancel=True
-        )
-        return tuple(each for each, is_gone in zip(others, gone, strict=True) if is_gone)
+        return tuple([each for each in others if not await self._held(each.lock_path)])
 
     async def lives(self, instance_id: str) -> bool:
-        """Return whether a daemon is there; one that cannot be looked at counts as living."""
+        """Return whether a daemon is there; one that cannot be looked at counts as living. Cancel: as `dead`."""
         if instance_id == self.own.id:
             return True
         rows = await self._store.read(_unended)
         paths = [row["lock_path"] for row in rows if row["id"] == instance_id]
-        return bool(paths) and await trio.to_thread.run_sync(_held, paths[0])
+        return bool(paths) and await self._held(paths[0])
+
+    async def _held(self, path: str) -> bool:
+        """Return whether a daemon holds the lock; of one in a directory that does not answer, it is taken for granted.
+
+        Source: limits.LOCK_SECONDS.
+        """
+        last = self._last_looks.get(path)
+        if last is not None and last.hangs:
+            return True
+        look = self._last_looks[path] = _Look(path)
+        with trio.move_on_after(limits.LOCK_SECONDS):
+            held = await trio.to_thread.run_sync(look.run, abandon_on_cancel=True, limiter=_looks)
+            self._last_looks.pop(path, None)
+            return held
+        return True
 
     async def state_dir(self, instance_id: str) -> str | None:
         """Return where another daemon's journals are; None for this one, and for one that is not known."""
@@ -112,6 +129,26 @@ class Instances:
                 os.unlink(self.own.lock_path)
             os.close(self._lock)
             self._lock = None
+
+
+class _Look:
+    """One look at a lock, in a thread that can be left alone."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._begun = trio.current_time()
+        self._over = False
+
+    @property
+    def hangs(self) -> bool:
+        """Whether it has not come back for so long that another look would only hang as well."""
+        return not self._over and trio.current_time() - self._begun >= limits.LOCK_SECONDS
+
+    def run(self) -> bool:
+        try:
+            return _held(self._path)
+        finally:
+            self._over = True
 
 
 def _lock_new(path: str) -> int:

@@ -6,6 +6,7 @@ import json
 import os
 import sqlite3
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,13 @@ def insert(database: str, table: str, **row: Any) -> None:
 
 
 def leave_behind(
-    bench: Bench, kind: str, state: str, *, root: str | None = None, approval_id: str | None = None
+    bench: Bench,
+    kind: str,
+    state: str,
+    *,
+    root: str | None = None,
+    approval_id: str | None = None,
+    process_id: str | None = None,
 ) -> str:
     """Write what a daemon that was killed in `state` has in the database; return the operation's id."""
     database = bench.daemon.settings.database
@@ -64,6 +71,7 @@ def leave_behind(
         files="[]",
         changes="[]",
         approval_id=approval_id,
+        process_id=process_id,
     )
     return operation_id
 
@@ -250,28 +258,62 @@ async def test_the_lock_file_of_a_dead_daemon_goes_with_its_last_operation_and_n
         assert left.exists() == (name == "another.txt")
 
 
+class Hung:
+    """A directory of another daemon that does not answer; `looks` counts the threads that wait in it."""
+
+    def __init__(self) -> None:
+        self.looks = threading.Semaphore(0)
+        self._let_go = threading.Event()
+        self._reach = os.open
+
+    def reach(self, path: str, flags: int, *rest: int, **named: int) -> int:
+        if str(path).endswith("no-such-lock"):
+            self.looks.release()
+            assert self._let_go.wait(60)
+        return self._reach(path, flags, *rest, **named)
+
+    def let_go(self) -> None:
+        self._let_go.set()
+
+
+@pytest.fixture
+def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hung]:
+    directory = Hung()
+    monkeypatch.setattr(os, "open", directory.reach)
+    yield directory
+    directory.let_go()
+
+
 async def test_a_directory_of_another_daemon_that_does_not_answer_keeps_neither_a_start_nor_a_stop(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, hung: Hung
 ) -> None:
     monkeypatch.setattr(limits, "RECOVERY_SECONDS", 0.2)
     monkeypatch.setattr(limits, "NEIGHBOURS_SECONDS", 0.2)
-    let_go, looks, reach = threading.Event(), threading.Semaphore(0), os.open
-
-    def reach_unless_hung(path: str, flags: int, *rest: int, **named: int) -> int:
-        if str(path).endswith("no-such-lock"):
-            looks.release()
-            assert let_go.wait(60)
-        return reach(path, flags, *rest, **named)
-
     async with open_bench(sandbox=False) as bench:
         leave_behind(bench, "patch", "planning")
-        monkeypatch.setattr(os, "open", reach_unless_hung)
         try:
             with trio.fail_after(40):
                 await bench.restart()
                 for _ in range(2):  # at the start, and as it looks for neighbours
-                    assert await trio.to_thread.run_sync(looks.acquire, True, 30)
+                    assert await trio.to_thread.run_sync(hung.looks.acquire, True, 30)
                 await bench.stop()
         finally:
-            let_go.set()
-        await bench.start()
+            hung.let_go()
+            await bench.start()
+
+
+async def test_a_command_of_a_daemon_whose_directory_does_not_answer_is_told_as_running_and_asked_for_once(
+    monkeypatch: pytest.MonkeyPatch, hung: Hung
+) -> None:
+    monkeypatch.setattr(limits, "LOCK_SECONDS", 0.2)
+    async with open_bench(sandbox=False) as bench:
+        try:
+            leave_behind(bench, "exec", "running", process_id="proc-1")
+            with trio.fail_after(40):
+                for _ in range(20):
+                    (told,) = (await bench.call("list_processes"))["processes"]
+                    assert (told["process_id"], told["state"]) == ("proc-1", "running")
+            assert hung.looks.acquire(timeout=30)
+            assert not hung.looks.acquire(blocking=False)
+        finally:
+            hung.let_go()
