@@ -51,8 +51,11 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 def _slip(name: str, meant: str) -> Refusal:
     shown = display(name, limit=limits.SHOWN_NAME_CHARACTERS)
+    unit = ", in seconds," if meant.endswith("_seconds") and not name.lower().endswith("seconds") else ","
     refusal = refuse(
-        shown, f"is not an argument of this tool; `{meant}` is", next_step=f"Send it as `{meant}`, or leave it out."
+        shown,
+        f"is not an argument of this tool; `{meant}` is",
+        next_step=f"Send it as `{meant}`{unit} or leave it out.",
     )
     assert refusal.details is not None
     refusal.details["meant"] = meant

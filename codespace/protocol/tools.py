@@ -194,8 +194,8 @@ _FILES: Final = (
         group="files",
         description=(
             "Change files by a V4A patch: `*** Begin Patch`, then `*** Add File: path` (lines with +), `*** Update "
-            "File: path` (chunks of @@, context, - and + lines; `*** Move to: path`), `*** Delete File: path`, then "
-            "`*** End Patch`. All of it or nothing; `applied` means that the disk was read back. check_only shows the "
+            "File: path` (`*** Move to: path` where it moves; then chunks, one at least: @@, context, - and + lines), "
+            "`*** Delete File: path`, then `*** End Patch`. All of it or nothing; `applied` means that the disk was read back. check_only shows the "
             "diff and writes nothing. Give an operation_key, so that a lost answer can be had again."
         ),
         hints=Hints(read_only=False, destructive=True, idempotent=False, open_world=False),
@@ -259,7 +259,8 @@ _EXEC: Final = (
         description=(
             'Run a program by argv (no shell; for one, send ["sh", "-c", "..."]). Waits up to wait_seconds and '
             "returns output and how it ended; if it still runs, it goes on without you: poll read_process from the "
-            "returned cursor, or terminate_process. A non-zero exit code is a result, not an error."
+            "returned cursor, or terminate_process. A non-zero exit code is a result, not an error. What it leaves in "
+            "the background ends with it: run a server as the command itself."
         ),
         hints=Hints(read_only=False, destructive=True, idempotent=False, open_world=True),
         arguments=(

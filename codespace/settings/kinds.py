@@ -62,7 +62,8 @@ def whole(unit: str, least: int = 1, most: int = limits.SETTING_MAXIMUM) -> Kind
         if isinstance(value, bool) or not isinstance(value, int):
             raise wrong(key, value, f"{span}, without quotes")
         if not least <= value <= most:
-            raise SettingsError(key, f"{_figure(value)} is out of range.", f"Use {span}, and not over {most}.")
+            top = f", and not over {most}" if usual else ""
+            raise SettingsError(key, f"{_figure(value)} is out of range.", f"Use {span}{top}.")
         return value
 
     return Kind(unit, check)

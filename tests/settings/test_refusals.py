@@ -263,6 +263,10 @@ def test_a_wrong_variable_is_refused(home: Home, name: str, value: str, told: st
     assert told in f"{error.problem} {error.fix}"
 
 
+def test_a_range_is_told_once(home: Home) -> None:
+    assert home.refusal(CODESPACE_HTTP_PORT="70000").fix == "Use a whole number from 0 to 65535."
+
+
 @pytest.mark.parametrize("variable", ["CODESPACE_STATE_DIR", "CODESPACE_OPERATIONS_DB", "CODESPACE_CONFIG", "HOME"])
 def test_a_link_to_a_place_that_is_not_utf_8_is_refused_before_the_database_meets_its_name(
     home: Home, variable: str
