@@ -74,15 +74,30 @@ class Grants:
         self._instance_id = instance_id
         self._scrubber = scrubber
 
+    async def require_end(self, hold: Hold, seconds: float | None) -> None:
+        """Refuse a grant with this hold that would be over at once, or never.
+
+        Args:
+            seconds: How long; None until the daemon that holds the request ends.
+        Raises: Refusal INVALID_ARGUMENT.
+        """
+        require_time(seconds)
+        if seconds is None and not await self._store.read(lambda db: _has_begun_and_not_ended(db, hold.instance_id)):
+            raise Refusal(
+                "INVALID_ARGUMENT",
+                "The daemon that held the request has ended, and a grant until its end with it; nothing was granted.",
+                next_step="Name a time for which it is granted.",
+                details={"argument": "seconds"},
+            )
+
     async def give(self, hold: Hold, scope: Scope, terms: Mapping[str, Any], seconds: float | None) -> Grant:
         """Record a grant for what is like a hold that the operator has just granted.
 
         Args:
             terms: Of scopes.terms_of.
-            seconds: How long; None until the daemon that holds the request ends.
-        Raises: Refusal INVALID_ARGUMENT for a time that is out of range.
+            seconds: How long, as `require_end` allows it.
+        Raises: Refusal STORE_UNAVAILABLE; nothing was recorded, unless its details say `outcome: unknown`.
         """
-        require_time(seconds)
         now = self._wall_clock()
         row = {
             "id": ids.mint(ids.GRANT),
@@ -214,6 +229,11 @@ def _over(db: Database, now: float) -> list[str]:
         "AND instance_id NOT IN (SELECT id FROM instances WHERE ended_at IS NULL)))"
     )
     return [str(grant_id) for (grant_id,) in db.execute(sql, (now,))]
+
+
+def _has_begun_and_not_ended(db: Database, instance_id: str) -> bool:
+    sql = "SELECT 1 FROM instances WHERE id = ? AND ended_at IS NULL"
+    return db.execute(sql, (instance_id,)).fetchone() is not None
 
 
 def _listed(db: Database, limit: int) -> list[Grant]:

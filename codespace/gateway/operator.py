@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Literal
 
 import trio
@@ -18,7 +19,7 @@ from codespace.contract import Workspace
 from codespace.errors import Refusal
 from codespace.gateway import scopes
 from codespace.gateway.audit import Audit
-from codespace.gateway.grants import Grant, Grants, require_time
+from codespace.gateway.grants import Grant, Grants
 from codespace.gateway.hold import Hold
 from codespace.gateway.holds import Holds
 from codespace.gateway.ledger import Ledger
@@ -105,17 +106,22 @@ class Operator:
         Args:
             by: The channel, for the record.
             fingerprint: Of the hold that was shown.
-        Raises: Refusal APPROVAL_NOT_FOUND, APPROVAL_EXPIRED, APPROVAL_CONFLICT, INVALID_ARGUMENT; nothing
-            was granted then.
+        Raises: Refusal APPROVAL_NOT_FOUND, APPROVAL_EXPIRED, APPROVAL_CONFLICT, INVALID_ARGUMENT: nothing was
+            granted then; STORE_UNAVAILABLE, which says whether the hold was.
+        Cancel: nothing, the hold alone, or both were granted.
         """
-        terms: dict[str, Any] | None = None
-        if scope != "once":
-            terms = self._terms(await self._holds.get(approval_id), scope, path)
-            require_time(seconds)
-        hold = await self._holds.resolve(approval_id, "grant", by=by, authority="operator", fingerprint=fingerprint)
-        if scope == "once" or terms is None:
-            return hold, None
-        return hold, await self._grants.give(hold, scope, terms, seconds)
+        grant = partial(self._holds.resolve, approval_id, "grant", by=by, authority="operator", fingerprint=fingerprint)
+        if scope == "once":
+            return await grant(), None
+        asked = await self._holds.get(approval_id)
+        terms = self._terms(asked, scope, path)
+        await self._grants.require_end(asked, seconds)
+        hold = await grant()
+        try:
+            return hold, await self._grants.give(hold, scope, terms, seconds)
+        except Refusal as refusal:
+            refusal.message = f"This hold was granted, once; what is like it was not. {refusal.message}"
+            raise
 
     async def deny(self, approval_id: str, *, by: str, fingerprint: str | None = None) -> Hold:
         """Deny a hold, or take its grant back as long as it was not used. Raises: as grant."""

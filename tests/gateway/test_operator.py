@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import trio
+from sqlite_utils import Database
 
 from codespace import limits
 from codespace.errors import Refusal
@@ -330,6 +331,44 @@ async def test_a_grant_until_the_daemon_ends_ends_with_it() -> None:
         await held(bench, add("src/b.txt"))
         (told,) = await bench.daemon.operator.grants()
         assert told.state == "lapsed"
+
+
+async def test_a_grant_until_a_daemon_ends_that_has_ended_is_refused_and_grants_nothing() -> None:
+    async with open_operated() as bench:
+        hold = await held(bench, add("src/a.txt"))
+        await bench.restart()
+        with pytest.raises(Refusal) as caught:
+            await bench.daemon.operator.grant(hold, by="operator", scope="patches", path="src")
+        assert (caught.value.code, caught.value.details) == ("INVALID_ARGUMENT", {"argument": "seconds"})
+        assert (await bench.daemon.operator.hold(hold)).state == "pending"
+        assert await bench.daemon.operator.grants() == []
+        granted, grant = await bench.daemon.operator.grant(hold, by="operator", scope="patches", path="src", seconds=60)
+        assert (granted.state, grant and grant.state) == ("granted", "active")
+
+
+class Refusing(Database):
+    """A database that takes no write behind the commit of a granted hold."""
+
+    def execute(self, sql: str, parameters: object = None) -> sqlite3.Cursor:
+        done = super().execute(sql, parameters)  # type: ignore[arg-type]
+        if sql == "COMMIT":
+            (last,) = super().execute("SELECT event FROM events ORDER BY seq DESC LIMIT 1").fetchone()
+            super().execute(f"PRAGMA query_only = {int(last == 'grant_given')}")
+        return done
+
+
+async def test_a_scope_that_cannot_be_recorded_says_that_the_hold_itself_was_granted() -> None:
+    async with open_operated() as bench:
+        hold = await held(bench, add("src/a.txt"))
+        lane = bench.daemon.tools._ledger._store._writer  # type: ignore[attr-defined]
+        lane.db = Refusing(lane.db.conn)
+        with pytest.raises(Refusal) as caught:
+            await bench.daemon.operator.grant(hold, by="operator", scope="patches", path="src")
+        lane.db.conn.execute("PRAGMA query_only = OFF")
+        assert caught.value.code == "STORE_UNAVAILABLE"
+        assert caught.value.message.startswith("This hold was granted, once; what is like it was not.")
+        assert (await bench.daemon.operator.hold(hold)).state == "granted"
+        assert await bench.daemon.operator.grants() == []
 
 
 async def test_a_grant_for_a_time_outlives_the_daemon_but_not_the_profile() -> None:
