@@ -287,7 +287,7 @@ SANDBOX_BINDS: Final = 400
 SANDBOX_PIDS: Final = 2_048
 # Most processes and threads of one run where the operator says nothing: a large parallel build, not a fork bomb.
 SANDBOX_PIDS_MINIMUM: Final = 301
-# The kernel's smallest pid_max; a smaller limit needs a cgroup.
+# The kernel's smallest pid_max; a smaller limit needs a cgroup, or an account that is not root.
 SANDBOX_TMP_BYTES: Final = 1024 * 1_048_576
 # Size of /tmp, of /dev/shm and of the home, each, where the operator says nothing. It is memory.
 SANDBOX_INFO_BYTES: Final = 4_096

@@ -35,7 +35,7 @@ def look() -> Mechanisms:
     """Return what this machine lets us use, and sweep what killed daemons left. Blocks for a millisecond."""
     cgroups.sweep()
     found = cgroups.look()
-    return Mechanisms(found.pids, found.memory, pid_max=False)  # it belongs to a namespace, and there is none
+    return Mechanisms(found.pids, found.memory, pid_max=False)  # the rest belongs to namespaces, and there are none
 
 
 def hold(mechanisms: Mechanisms, workspace: Workspace) -> Held:

@@ -1,4 +1,4 @@
-"""Limits of a whole run, by whatever this machine lets us use: a cgroup, the pid namespace, or each process's own.
+"""Limits of a whole run, by whatever this machine lets us use: a cgroup, the namespaces, or each process's own.
 
 A run's cgroup is a folder named after the daemon that made it; a folder whose daemon is gone is
 swept at the next start. Nothing here moves any process but those of a run.
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
 from codespace import limits
-from codespace.sandbox import pidmax
+from codespace.sandbox import nproc, pidmax
 from codespace.sandbox.hierarchy import places
 from codespace.sandbox.plan import Quota
 
-Mechanism = Literal["cgroup", "pid_max", "rlimit", "none"]
+Mechanism = Literal["cgroup", "pid_max", "nproc", "rlimit", "none"]
 
 _PREFIX: Final = "codespace-run-"
 _ATTEMPTS: Final = 10
@@ -56,12 +56,12 @@ class Mechanisms:
     pids: Controller | None
     memory: Controller | None
     pid_max: bool
+    nproc: bool = False
+    """Whether the processes of a sandbox are counted by its user namespace."""
 
     def carried(self, quota: Quota) -> Carried:
         """Return what will carry each of `quota`."""
-        pids: Mechanism = "none"
-        if quota.pids is not None:
-            pids = "cgroup" if self.pids else "pid_max" if self._pid_max_carries(quota.pids) else "none"
+        pids: Mechanism = "none" if quota.pids is None else self._pids(quota.pids)
         memory: Mechanism = "none"
         if quota.memory_bytes is not None:
             memory = "cgroup" if self.memory else "rlimit"
@@ -71,14 +71,22 @@ class Mechanisms:
         """Return what to write into the sandbox's pid_max; None where a cgroup carries the limit or nothing does."""
         return quota.pids if self.carried(quota).pids == "pid_max" else None
 
-    def _pid_max_carries(self, pids: int) -> bool:
-        return self.pid_max and pids >= limits.SANDBOX_PIDS_MINIMUM
+    def nproc_for(self, quota: Quota) -> int | None:
+        """Return the limit that the sandbox's user namespace counts up to; None where something else carries it."""
+        return quota.pids if self.carried(quota).pids == "nproc" else None
+
+    def _pids(self, most: int) -> Mechanism:
+        if self.pids:
+            return "cgroup"
+        if self.pid_max and most >= limits.SANDBOX_PIDS_MINIMUM:
+            return "pid_max"
+        return "nproc" if self.nproc else "none"
 
 
 def look() -> Mechanisms:
     """Return what can be used, each tried by making a folder and removing it. Blocks for a millisecond."""
     found = {name: next(filter(_works, _controllers(name)), None) for name in ("pids", "memory")}
-    return Mechanisms(found["pids"], found["memory"], pidmax.is_per_namespace())
+    return Mechanisms(found["pids"], found["memory"], pidmax.is_per_namespace(), nproc.is_per_namespace())
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,13 +28,18 @@ _UNKNOWN: Final = 5  # EIO
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def is_per_namespace() -> bool:
-    """Return whether this kernel keeps a pid_max for each pid namespace."""
+def kernel() -> tuple[int, int]:
+    """Return this kernel's version; (0, 0) where its name tells none."""
     parts = os.uname().release.split(".")
     try:
-        return (int(parts[0]), int("".join(filter(str.isdigit, parts[1][:3])))) >= KERNEL
+        return int(parts[0]), int("".join(filter(str.isdigit, parts[1][:3])))
     except (IndexError, ValueError):
-        return False
+        return 0, 0
+
+
+def is_per_namespace() -> bool:
+    """Return whether this kernel keeps a pid_max for each pid namespace."""
+    return kernel() >= KERNEL
 
 
 def limit(pid: int, most: int) -> None:

@@ -9,7 +9,7 @@ task walk through the same ones:
     ... start launch.argv with launch.env and launch.inherited, then launch.let_go()
     for fd in launch.started(bubblewrap_pid): wait until fd is readable
     for fd in launch.ready(): wait until fd is readable
-    launch.seal()                                  # the mounts are as planned; cgroup or pid_max
+    launch.seal()                                  # the mounts are as planned; cgroup, pid_max or nproc
     ... for a network: listener.listen(launch.pid), and open the proxy's door ...
     launch.release()                               # only now the command exists
     ... the run ...
@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from codespace import limits
-from codespace.sandbox import argv, pidinfo, pidmax, seccomp, submounts
+from codespace.sandbox import argv, nproc, pidinfo, pidmax, seccomp, submounts
 from codespace.sandbox.argv import GATE_CLOSED, GATE_FD, INFO_FD, SECCOMP_FD
 from codespace.sandbox.limits import Cage, Carried, Mechanisms
 from codespace.sandbox.plan import Mount, Plan
@@ -86,6 +86,7 @@ class Launch:
         self.pidfd: int | None = None
         self._command: int | None = None
         self._pid_max = equipment.mechanisms.pid_max_for(plan.quota)
+        self._nproc = equipment.mechanisms.nproc_for(plan.quota)
         with contextlib.ExitStack() as undo:
             self._owned = Cage(equipment.mechanisms, plan.quota) if cage is None else None
             self._cage = cage or self._owned
@@ -170,6 +171,8 @@ class Launch:
                     self._owned.admit(process)
                 elif self._cage is not None and not self._cage.holds(process):
                     raise NotStarted("limits", "the sandbox is not in its cgroup")
+                if self._nproc is not None:
+                    nproc.limit(process, self._nproc)
             if self._pid_max is not None:
                 pidmax.limit(self.pid, self._pid_max)
         except OSError as error:

@@ -118,7 +118,7 @@ LIMITS: Final[Mapping[str, Key]] = {
         kinds.whole("count", 1, limits.PIDS_MAXIMUM),
         str(limits.SANDBOX_PIDS),
         "Most processes and threads of one command: by a cgroup, else by the sandbox's own pid_max (from "
-        f"{limits.SANDBOX_PIDS_MINIMUM} on).",
+        f"{limits.SANDBOX_PIDS_MINIMUM} on) or, where the daemon is not root, by its user namespace.",
     ),
     "memory_bytes": Key(kinds.whole("bytes"), "none", "Most memory of a command: by a cgroup, else in each process."),
     "cpu_seconds": Key(kinds.seconds(), "none", "Most processor time of each process of a command."),

@@ -36,7 +36,7 @@ async def test_with_a_sandbox_every_area_is_told(tmp_path: Path) -> None:
     assert isinstance(sandbox, dict)
     assert set(sandbox) == {"filesystem", "git", "syscalls", "limits", "process_tree", "runs_as_root", "degraded"}
     assert sandbox["filesystem"]["hidden"] == [".env"]
-    assert sandbox["limits"]["pids"] in ("cgroup", "pid_max", "none")
+    assert sandbox["limits"]["pids"] in ("cgroup", "pid_max", "nproc", "none")
     assert facts["reasons"] == []
 
 
