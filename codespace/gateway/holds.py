@@ -30,6 +30,7 @@ from codespace.gateway.request import Request
 from codespace.gateway.scrubber import Scrubber
 from codespace.gateway.store import Store
 from codespace.gateway.ticket import Ticket
+from codespace.gateway.view import denied
 from statemachines.approval import Approval
 
 log = structlog.get_logger("codespace.holds")
@@ -215,22 +216,31 @@ class Holds:
     async def run_once(self, hold: Hold, run: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
         """Run a granted hold in the daemon's nursery and return its result; a second call gets the same.
 
-        Raises: the refusal that the run ended in. WORKSPACE_BUSY gives the grant back.
+        Raises: the refusal that the run ended in, or that of a hold which was denied meanwhile. WORKSPACE_BUSY gives
+            the grant back.
         Cancel: the run goes on; its result is stored.
         """
-        ticket = self._running.get(hold.id)
-        if ticket is None:
-            if hold.state != "granted":
-                raise Refusal(
-                    "APPROVAL_CONFLICT",
-                    "Another daemon is running this hold.",
-                    next_step="Ask approval_status until it is consumed.",
-                    retryable=True,
-                    approval_id=hold.id,
-                )
-            ticket = self._running[hold.id] = Ticket()
-            self._nursery.start_soon(self._run, hold, run, ticket, name=f"resume {hold.id}")
+        if hold.id not in self._running:
+            hold = await self.get(hold.id)  # it may have run, or been denied, while the request was authorised
+            if hold.state == "consumed":
+                return self.stored(hold)
+            if hold.state == "denied":
+                raise denied(hold)
+        ticket = self._running.get(hold.id) or self._begin(hold, run)
         return await ticket.wait()
+
+    def _begin(self, hold: Hold, run: Callable[[], Awaitable[dict[str, Any]]]) -> Ticket:
+        if hold.state != "granted":
+            raise Refusal(
+                "APPROVAL_CONFLICT",
+                "Another daemon is running this hold.",
+                next_step="Ask approval_status until it is consumed.",
+                retryable=True,
+                approval_id=hold.id,
+            )
+        ticket = self._running[hold.id] = Ticket()
+        self._nursery.start_soon(self._run, hold, run, ticket, name=f"resume {hold.id}")
+        return ticket
 
     def stored(self, hold: Hold) -> dict[str, Any]:
         """Return the stored result of a consumed hold, or raise the stored refusal."""
@@ -368,7 +378,7 @@ class Holds:
         except Stale as stale:
             raise Refusal(
                 "APPROVAL_CONFLICT",
-                f"The hold is {stale.actual} by now; the decision changes nothing.",
+                f"The hold is {stale.actual} by now; nothing was changed.",
                 next_step="Look at the hold again (approval_status, `codespace approvals show`).",
                 approval_id=motion.subject,
             ) from None

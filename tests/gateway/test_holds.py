@@ -14,6 +14,7 @@ import trio.testing
 from codespace import limits
 from codespace.errors import Refusal
 from codespace.testing import Bench, open_bench
+from codespace.testing.faulty import Faults
 from codespace.testing.site import tree
 
 APPEND = "*** Begin Patch\n*** Update File: log.txt\n@@\n+CANARY line\n*** End Patch\n"
@@ -100,6 +101,36 @@ async def test_two_resumes_at_once_run_it_once_and_get_the_same_result() -> None
                 nursery.start_soon(resume)
         assert len({result["exec_command"]["process_id"] for result in results}) == 1
         assert tree(bench.root)["ran.txt"] == b"ran\n"
+
+
+async def test_a_resume_that_is_overtaken_repeats_what_the_other_one_ran() -> None:
+    faults = Faults()
+    async with open_bench(files=FILES, approvals="confirm", runner=faults.open_runner) as bench:
+        hold = await held(bench, "exec_command", command=["sh", "tool.sh"])
+        await bench.call("approval_resolve", approval_id=hold, decision="grant")
+        first: list[dict[str, Any]] = []
+
+        async def overtake() -> None:
+            first.append(await bench.call("operation_resume", approval_id=hold))
+
+        faults.order("before", "command_sandbox", overtake)
+        late = (await bench.call("operation_resume", approval_id=hold))["exec_command"]
+        assert (late["process_id"], late["replayed"]) == (first[0]["exec_command"]["process_id"], True)
+        assert tree(bench.root)["ran.txt"] == b"ran\n"
+
+
+async def test_a_resume_that_a_denial_overtakes_says_that_it_was_denied() -> None:
+    faults = Faults()
+    async with open_bench(files=FILES, approvals="confirm", runner=faults.open_runner) as bench:
+        hold = await held(bench, "exec_command", command=["sh", "tool.sh"])
+        await bench.call("approval_resolve", approval_id=hold, decision="grant")
+
+        async def overtake() -> None:
+            await bench.call("approval_resolve", approval_id=hold, decision="deny")
+
+        faults.order("before", "command_sandbox", overtake)
+        assert await code_of(bench, "operation_resume", approval_id=hold) == "UNAUTHORIZED"
+        assert "ran.txt" not in tree(bench.root)
 
 
 async def test_the_same_request_sent_again_runs_after_the_grant() -> None:
