@@ -13,7 +13,7 @@ from codespace import limits
 from codespace.contract import Workspace, WorkspaceLimits
 from codespace.settings import keys, kinds, roots
 from codespace.settings.answer import ask
-from codespace.settings.fault import SettingsError, shown, unknown_key
+from codespace.settings.fault import SettingsError, shown, unknown_key, whole
 
 ID: Final = kinds.text(
     "id", r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "1 to 64 letters, digits, `.`, `_` and `-`, first a letter or digit"
@@ -99,8 +99,10 @@ def _workspace(name: str, value: object, kinds_of: Mapping[str, str], default_ti
 
 
 def _readable(key: str, path: str) -> str:
-    real = ask(key, path, lambda: os.path.realpath(path))
+    real, there = ask(key, path, lambda: (os.path.realpath(path), os.path.exists(path)))
     kinds.refuse_undecodable(key, real)
+    if not there:  # a sandbox that cannot show it is made for no command at all
+        raise SettingsError(key, f"{whole(path)} does not exist.", "Correct the path, or leave it out.")
     return real
 
 

@@ -128,6 +128,15 @@ def test_a_root_in_the_state_directorys_neighbourhood_is_fine(home: Home) -> Non
     )
 
 
+def test_a_readable_path_that_is_not_there_is_refused_at_the_start_and_not_with_each_command(home: Home) -> None:
+    there, missing = home.folder / "tools", home.folder / "none"
+    there.mkdir()
+    error = home.refusal(home.workspace(readable_paths=[str(there), str(missing)]))
+    assert (error.key, error.problem) == ("workspaces.app.readable_paths[1]", f"{missing} does not exist.")
+    missing.touch()
+    assert home.load(home.workspace(readable_paths=[str(there), str(missing)]))
+
+
 @pytest.mark.parametrize("key", ["root", "readable_paths"])
 def test_a_path_that_does_not_answer_is_told_as_that_in_time(
     home: Home, monkeypatch: pytest.MonkeyPatch, key: str
