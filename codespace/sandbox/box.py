@@ -15,7 +15,7 @@ from codespace import limits
 from codespace.beneath import Root
 from codespace.contract import Workspace
 from codespace.errors import Refusal
-from codespace.sandbox import git, gitconfig, orphans, plan, probe, report, scan, seccomp
+from codespace.sandbox import git, gitaccount, gitconfig, orphans, plan, probe, report, scan, seccomp
 from codespace.sandbox import limits as cgroups
 from codespace.sandbox.limits import Cage
 from codespace.sandbox.plan import Plan, Planted
@@ -63,9 +63,27 @@ class Prepared:
         Raises: Refusal SANDBOX_UNAVAILABLE where the tree cannot be looked at.
         """
         with Root.open(self.workspace.root, allow_submounts=self.workspace.allow_submounts) as root:
-            after = scan.scan(root, hidden=(), protected=self.protected, memory=self.memory)
+            protected = self.protected
+            if self.workspace.git != "unprotected":  # a link that it made leads git elsewhere now
+                protected = _with(protected, (*_places(self.workspace, root), *_places_of(root, self.before)))
+            memory = self.memory if protected == self.protected else None
+            after = scan.scan(root, hidden=(), protected=protected, memory=memory)
             submodules = {path for path, _ in git.gitlinks(root, after)}
         return plan.planted(self.before, after, submodules)
+
+
+def _places(workspace: Workspace, root: Root) -> tuple[str, ...]:
+    return gitconfig.places(root, git.common_directory(workspace.root), gitaccount.recall())
+
+
+def _places_of(root: Root, inventory: Inventory) -> tuple[str, ...]:
+    below = [found for found in inventory.git if (found.path, found.kind) != (".git", "directory")]
+    return gitconfig.places_of(root, below, gitaccount.recall()) if below else ()
+
+
+def _with(protected: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
+    """Return globs of protected paths with more of them, each once."""
+    return tuple(dict.fromkeys((*protected, *more))) if more else tuple(protected)
 
 
 class Sandbox:
@@ -141,12 +159,11 @@ class Sandbox:
             raise unavailable("; ".join(self.standing().causes))
         with Root.open(workspace.root, allow_submounts=workspace.allow_submounts) as root:
             if workspace.git != "unprotected":
-                protected = (*protected, *gitconfig.places(root, git.common_directory(workspace.root)))
+                protected = _with(protected, _places(workspace, root))
             before = self._look(root, workspace, protected)
-            named = () if workspace.git == "unprotected" else gitconfig.places_of(root, before.git)
-            known = set(protected)
-            if more := [place for place in named if place not in known]:
-                protected = (*protected, *more)  # rare, and the second look is quick from its second time on
+            named = () if workspace.git == "unprotected" else _places_of(root, before)
+            if (more := _with(protected, named)) != protected:
+                protected = more  # rare, and the second look is quick from its second time on
                 before = self._look(root, workspace, protected)
             made = plan.make(workspace, root, before, command=command, cwd=cwd, env=env, etc=self._etc.masks(), tty=tty)
         return Prepared(workspace, made, equipment, before, tuple(protected), self._memory(workspace, (), protected))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import posixpath
 import stat
 from collections.abc import Iterator, Mapping
 from typing import Final, Literal
@@ -17,7 +16,7 @@ from codespace import limits
 from codespace.beneath import Root
 from codespace.errors import Refusal
 from codespace.sandbox import gitconfig
-from codespace.sandbox.scan import GitDirectory, Inventory, is_git_name
+from codespace.sandbox.scan import GitDirectory, Inventory
 
 Mode = Literal["read_only", "commit", "unprotected"]
 
@@ -45,40 +44,41 @@ _SPLIT: Final = b"link"
 _SMALL_BYTES: Final = 4096
 
 
-def split(root: Root, found: GitDirectory, mode: Mode) -> tuple[list[str], list[str]]:
+def split(root: Root, found: GitDirectory, mode: Mode, named: gitconfig.Found) -> tuple[list[str], list[str]]:
     """Return the paths of a git directory that are writable mounts, and those that are read-only.
 
     In the mode `commit` a missing guard is made, the one thing that the sandbox ever puts anywhere.
+
+    Args:
+        named: What the configuration of all repositories names below the root.
     """
     if mode == "read_only" or found.kind == "gitfile":
         return [], [found.path]
-    return committing(root, found.path, root.path)
+    return committing(root, found.path, root.path, named)
 
 
-def committing(root: Root, path: str, workspace: str) -> tuple[list[str], list[str]]:
+def committing(root: Root, path: str, workspace: str, named: gitconfig.Found) -> tuple[list[str], list[str]]:
     """Return what `split` does in the mode `commit`, for the repository at `path` below any root.
 
     A linked worktree's own part is open only where its tree lies in the workspace: a command that could change which
     repository another's belongs to would run programs in that one.
     """
     below = "" if path == "." else path + "/"
-    name = posixpath.basename(posixpath.normpath(posixpath.join(root.path, path)))
-    itself = GitDirectory(path, "directory" if is_git_name(name) else "bare")
-    named = [place for place in gitconfig.paths_of(root, [itself]) if place.startswith(below)]
-    needed = [*(below + name for name in NEEDED), *named]
-    if not all(_kind(root, place) for place in needed) or not _guarded(root, below, GUARDS):
+    inside = {place: is_pushed for place, is_pushed in named.items() if place == path or place.startswith(below)}
+    needed = [*(below + name for name in NEEDED), *(place for place, is_pushed in inside.items() if not is_pushed)]
+    if path in inside or not all(_kind(root, place) for place in needed) or not _guarded(root, below, GUARDS):
         return [], [path]
-    writable, closed = [path], [*(below + name for name in RULING if _kind(root, below + name)), *named]
-    if _kind(root, below + WORKTREES):
-        own, others = _worktrees(root, below + WORKTREES, workspace)
-        writable += [below + WORKTREES, *own]
-        closed += others
-    return writable, closed
+    own, others = _worktrees(root, below + WORKTREES, workspace) if _kind(root, below + WORKTREES) else ([], [])
+    opened = [place for place in inside if not any(place.startswith(f"{other}/") for other in others)]
+    if not all(_kind(root, place) or _made(root, place) for place in opened):
+        return [], [path]
+    ruling = [below + name for name in RULING if _kind(root, below + name)]
+    return [path, *own], [*ruling, *others, *opened]
 
 
 def _worktrees(root: Root, path: str, workspace: str) -> tuple[list[str], list[str]]:
     """Return the writable and the read-only mounts in a repository's `worktrees`; all of it, if it cannot be read."""
-    writable: list[str] = []
+    writable = [path]
     closed: list[str] = []
     try:
         descriptor = root.open_listing(path)
@@ -128,6 +128,22 @@ def _guarded(root: Root, below: str, guards: Mapping[str, bytes | None]) -> bool
         except (FileExistsError, Refusal):
             return False
     return True
+
+
+def _made(root: Root, path: str) -> bool:
+    """Return whether an empty directory could be made at `path`, with those above it.
+
+    With hooks in it, git would run them the next time that somebody pushes into the repository.
+    """
+    parts = path.split("/")
+    for end in range(1, len(parts) + 1):
+        above = "/".join(parts[:end])
+        try:
+            if root.look(above) is None:
+                root.make_directory(above, 0o755)
+        except (FileExistsError, Refusal):
+            return False
+    return _kind(root, path)
 
 
 def _kind(root: Root, path: str) -> bool:

@@ -1,68 +1,108 @@
-"""What a repository's own configuration makes git run, or believe, that lies in the workspace: hooks and the like.
+"""What configuration makes git run, or believe, that lies in the workspace: hooks, programs, more configuration.
 
 `include.path = ../.gitconfig` and `core.hooksPath = tools/hooks` are the operator's choice, and from then on who writes
-such a file chooses what runs at the next git command on the host. Nothing here runs git.
+such a file chooses what runs at the next git command on the host. So does who writes a link on the way to it: a link
+cannot be protected by itself, so the directory that it lies in is. Nothing here runs git.
 
-Source: git-config(1).
+Source: git-config(1), githooks(5).
 """
 
 from __future__ import annotations
 
-import contextlib
+import errno
+import itertools
 import os
 import posixpath
 import re
 import stat
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from codespace import limits
-from codespace.beneath import Root
+from codespace.beneath import Entry, Root
 from codespace.errors import Refusal
-from codespace.sandbox.scan import GitDirectory
+from codespace.sandbox import gitaccount, gitsettings, gitways
+from codespace.sandbox.gitaccount import Account
+from codespace.sandbox.gitsettings import Named
+from codespace.sandbox.gitways import Way
+from codespace.sandbox.scan import GitDirectory, is_git_name
 
-_BYTES: Final = 1_048_576
-_FILES: Final = 20
-# Configurations that are read for one repository; git itself stops at ten, one in another.
-_SECTION: Final = re.compile(r'\s*+\[\s*+([A-Za-z0-9.-]++)\s*+("(?:[^"\\]|\\.)*+")?+\s*+\]')
-# It never goes back: a command can have made the configuration that is read.
-_PART: Final = re.compile(r'\\(.)|(")|([#;])|(.)')
-_ESCAPES: Final = {"n": "\n", "t": "\t", "b": "\b"}
+_CONFIGURATIONS: Final = ("config", "config.worktree")
+_WORKTREES: Final = "worktrees"
+_ENTRIES: Final = 1_024
+# Most hooks of one repository, and worktrees, that are looked at.
+_HOOKS: Final = (
+    *("applypatch-msg", "pre-applypatch", "post-applypatch", "pre-commit", "pre-merge-commit", "prepare-commit-msg"),
+    *("commit-msg", "post-commit", "pre-rebase", "post-checkout", "post-merge", "pre-push", "pre-receive", "update"),
+    *("proc-receive", "post-receive", "post-update", "reference-transaction", "push-to-checkout", "pre-auto-gc"),
+    *("post-rewrite", "sendemail-validate", "fsmonitor-watchman", "p4-changelist", "p4-prepare-changelist"),
+    *("p4-post-changelist", "p4-pre-submit", "post-index-change"),
+)
+"""Where the root itself is the directory of hooks: it cannot be read-only as a whole."""
+_LISTING: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LINKED: Final = (errno.ELOOP, errno.ENOTDIR)
+"""What is said of a directory where a link is on the way, and where it is one itself."""
+_NOBODY: Final = Account()
+
+Found = dict[str, bool]
+"""Places relative to the root, and whether git looks for hooks there only when somebody pushes into the repository."""
 
 
-def places(root: Root, common: str | None = None) -> tuple[str, ...]:
-    """Return a glob for each place below `root` that the configuration of its repository names.
+def places(root: Root, common: str | None = None, account: Account = _NOBODY) -> tuple[str, ...]:
+    """Return a glob for each place below `root` that the configuration of its own repository names.
 
     Args:
         common: The git directory outside the root that a worktree belongs to; None where there is none.
+        account: What holds for every repository.
+    Raises: Refusal SANDBOX_UNAVAILABLE for what takes long.
     """
-    found: dict[str, None] = {}
-    if common is not None:
-        with contextlib.suppress(Refusal), Root.open(common) as outside:
-            _note(root, root.path, common, _text(outside, "config"), found)
-    _follow(root, root.path, (".git",), found)
-    return _globs(found)
+    return _globs(paths(root, common, account))
 
 
-def places_of(root: Root, repositories: Iterable[GitDirectory]) -> tuple[str, ...]:
+def places_of(root: Root, repositories: Iterable[GitDirectory], account: Account = _NOBODY) -> tuple[str, ...]:
     """Return what `places` does, for all repositories that lie below the root with their configuration."""
-    return _globs(paths_of(root, repositories))
+    return _globs(paths_of(root, repositories, account))
 
 
-def paths_of(root: Root, repositories: Iterable[GitDirectory]) -> Iterable[str]:
-    """Return the paths themselves, relative to the root. Raises: Refusal SANDBOX_UNAVAILABLE for what takes long."""
-    found: dict[str, None] = {}
-    deadline = time.monotonic() + limits.SANDBOX_SCAN_SECONDS
+def places_of_account(root: Root, account: Account) -> tuple[str, ...]:
+    """Return a glob for each place below `root` that only the account's configuration names, or lies at.
+
+    Hooks that it has git look for in every working tree are meant at any depth.
+    """
+    search = _Search(root, account, beyond=True)
+    search.see_account()
+    search.see_named((root.path,))
+    anywhere = (named.path for named in account.named if named.kind == "hooks" and _is_relative(named))
+    return (*_globs(search.found), *(_glob(path, "**/") for path in map(posixpath.normpath, anywhere) if path != "."))
+
+
+def paths(root: Root, common: str | None = None, account: Account = _NOBODY) -> Found:
+    """Return the paths themselves. Of the root's own repository more is read than lies below the root, as git does."""
+    search = _Search(root, account, beyond=True)
+    search.see_account()
+    if common is not None:
+        search.see_repository((root.path,), (common, leads_to(root, ".git")), worktrees=True)
+    elif root.stamp(".git") is not None:
+        search.see_repository((root.path,), (f"{root.path}/.git",), worktrees=True)
+    search.see_named((root.path,), (f"{root.path}/.git",))
+    return search.found
+
+
+def paths_of(root: Root, repositories: Iterable[GitDirectory], account: Account = _NOBODY) -> Found:
+    """Return the paths themselves, relative to the root. Raises: Refusal SANDBOX_UNAVAILABLE for what takes long.
+
+    What lies outside of the root is not read: which place on this machine is opened is not a command's to say.
+    """
+    search = _Search(root, account)
     for repository in repositories:
-        if time.monotonic() > deadline:
-            raise _too_much()
-        own: dict[str, None] = {}
         whole = posixpath.normpath(posixpath.join(root.path, repository.path))
-        top = whole if repository.kind == "bare" else posixpath.dirname(whole)
-        _follow(root, top, _directories(root, repository), own)
-        found |= own
-    return found
+        tops = (whole if repository.kind == "bare" else posixpath.dirname(whole),)
+        directories = search.directories(repository)
+        search.see_repository(tops, directories, worktrees=repository.kind != "gitfile")
+        search.see_named(tops, directories)
+    return search.found
 
 
 def repositories(root: Root, directories: Iterable[str]) -> Iterator[GitDirectory]:
@@ -79,99 +119,256 @@ def repositories(root: Root, directories: Iterable[str]) -> Iterator[GitDirector
 
 def leads_to(root: Root, gitfile: str) -> str:
     """Return the absolute path that a gitfile names, wherever that is; what cannot be read names its own directory."""
-    named = _text(root, gitfile).partition("\n")[0].removeprefix("gitdir: ")
-    return posixpath.normpath(posixpath.join(root.path, posixpath.dirname(gitfile), named))
+    return _absolute(root, gitways.follow(root, _named_by(root, gitfile)))
 
 
-def _directories(root: Root, repository: GitDirectory) -> list[str]:
-    """Return where below the root the configuration of a repository lies: a linked worktree has a part of its own."""
-    if repository.kind != "gitfile":
-        return [repository.path]
-    directory = _inside(root, leads_to(root, repository.path))
-    if directory is None:
-        return []
-    said = _text(root, f"{directory}/commondir").partition("\n")[0]
-    common = _inside(root, posixpath.join(root.path, directory, said)) if said else None
-    return [directory] if common is None else [common, directory]
+class _Search:
+    """What the repositories of one root name in it. All paths that it is given are absolute.
 
+    Args:
+        beyond: Whether configuration outside of the root is read, where git would.
+    """
 
-def _follow(root: Root, top: str, directories: Sequence[str], found: dict[str, None]) -> None:
-    """Add to `found` what the configurations in git directories name, and those that they include."""
-    starts = [f"{directory}/{name}" for directory in directories for name in ("config", "config.worktree")]
-    seen: set[str] = set()
-    while len(seen) < _FILES:
-        path = next((path for path in (*starts, *found) if path not in seen), None)
-        if path is None:
+    def __init__(self, root: Root, account: Account, *, beyond: bool = False) -> None:
+        self.found: Found = {}
+        self._root = root
+        self._account = account
+        self._beyond = beyond
+        self._room = limits.SANDBOX_BINDS
+        self._deadline = time.monotonic() + limits.SANDBOX_SCAN_SECONDS
+
+    def directories(self, repository: GitDirectory) -> list[str]:
+        """Return where the configuration of a repository lies below the root: a linked worktree has a part of its own.
+
+        Where a link is on the way, who may change that link chooses the repository.
+        """
+        if repository.kind != "gitfile":
+            return [f"{self._root.path}/{repository.path}"]
+        way = self._follow(_named_by(self._root, repository.path))
+        self._add_links(way)
+        if way.end is None:
+            return []
+        if not self._root.reaches(way.end):
+            self._add(way)  # whoever makes it makes a repository
+        own = f"{self._root.path}/{way.end}"
+        said = _text(self._root, f"{way.end}/commondir").partition("\n")[0]
+        if not said:
+            return [own]
+        common = self._follow(posixpath.join(own, said))
+        self._add_links(common)
+        return [own] if common.end is None else [f"{self._root.path}/{common.end}", own]
+
+    def see_repository(self, tops: Sequence[str], directories: Sequence[str], *, worktrees: bool) -> None:
+        """Add what the configuration and the hooks of a repository name.
+
+        Args:
+            tops: Where its working tree is.
+            directories: Its git directory; of a linked worktree, what all share and its own.
+            worktrees: Whether those linked worktrees count that belong to it.
+        """
+        self._room = len(self.found) + limits.SANDBOX_BINDS  # more could not be mounted
+        said = self._said([f"{directory}/{name}" for directory in directories for name in _CONFIGURATIONS])
+        tops = (*tops, *(posixpath.join(at, named.path) for named in said if named.kind == "top" for at in directories))
+        for named in said:
+            self._resolve(named, tops, directories)
+        for directory in directories:
+            self._see_hooks(f"{directory}/hooks")
+        for worktree in self._listed(f"{directories[0]}/{_WORKTREES}", links=False) if worktrees else ():
+            gitfile = posixpath.join(worktree, self._read(f"{worktree}/gitdir").partition("\n")[0])
+            self.see_repository((posixpath.dirname(gitfile),), (worktree,), worktrees=False)
+
+    def see_account(self) -> None:
+        """Add where the account's own configuration lies, if the way there leads through the root."""
+        for way in _ways_of(self._root, self._account):
+            self._add(way)
+
+    def see_named(self, tops: Sequence[str], directories: Sequence[str] = ()) -> None:
+        """Add what the account's configuration names in the repository with these; what is absolute, once."""
+        for named in self._account.named:
+            if self._beyond or _is_relative(named):
+                self._resolve(named, tops, directories)
+
+    def _said(self, starts: Sequence[str]) -> list[Named]:
+        """Return what configurations name, and add those that they include."""
+        left = deque(starts)
+        seen: set[str] = set()
+        said: list[Named] = []
+        while left and len(seen) < gitaccount.FILES:
+            path = left.popleft()
+            if path in seen:
+                continue
+            seen.add(path)
+            for named in gitsettings.named(self._read(path)):
+                if named.kind == "configuration":
+                    left.append(gitaccount.beside(path, named.path))
+                    self._add(self._follow(left[-1]))
+                else:
+                    said.append(named)
+        return said
+
+    def _resolve(self, named: Named, tops: Sequence[str], directories: Sequence[str]) -> None:
+        """Add where a path leads from the top of a working tree, and from the git directory where hooks may start."""
+        if named.kind == "top":
             return
-        seen.add(path)
-        _note(root, top, posixpath.join(root.path, posixpath.dirname(path)), _text(root, path), found)
+        path = posixpath.expanduser(named.path)
+        pushed = directories if named.kind == "hooks" and not posixpath.isabs(path) else ()
+        for base, is_pushed in (*((top, False) for top in tops), *((directory, True) for directory in pushed)):
+            way = self._follow(posixpath.join(base, path))
+            self._add(way, is_pushed=is_pushed)
+            if named.kind == "hooks":
+                self._see_hooks_at(way)
+
+    def _see_hooks_at(self, way: Way) -> None:
+        if way.end == ".":
+            for hook in _HOOKS:
+                self._add(self._follow(f"{self._root.path}/{hook}"))
+        elif way.end is not None or self._beyond:
+            self._see_hooks(_absolute(self._root, way))
+
+    def _see_hooks(self, directory: str) -> None:
+        """Add where links lead that lie among hooks."""
+        for hook in self._listed(directory, links=True):
+            self._add(self._follow(hook))
+
+    def _follow(self, path: str) -> Way:
+        if time.monotonic() > self._deadline:
+            raise _too_much()
+        return gitways.follow(self._root, path)
+
+    def _add(self, way: Way, *, is_pushed: bool = False) -> None:
+        self._add_links(way)
+        if way.end is not None and way.end != ".":
+            self._put(way.end, is_pushed=is_pushed)
+
+    def _add_links(self, way: Way) -> None:
+        for link in way.links:
+            self._put(posixpath.dirname(link) or link)
+
+    def _put(self, place: str, *, is_pushed: bool = False) -> None:
+        if place in self.found or len(self.found) < self._room:
+            self.found[place] = self.found.get(place, True) and is_pushed
+
+    def _read(self, path: str) -> str:
+        """Return the text of a configuration; where a link leads to it, add the way."""
+        inside = _inside(self._root, path)
+        try:
+            if inside is not None:
+                return _content(self._root, inside)
+        except Refusal as refused:
+            if refused.code != "SYMLINK_REJECTED":
+                return ""
+        place = self._way_to(path)
+        if place is None:
+            return ""
+        return gitaccount.text(place) if posixpath.isabs(place) else _text(self._root, place)
+
+    def _listed(self, path: str, *, links: bool) -> list[str]:
+        """Return what lies in a directory, links or directories; where a link leads to it, add the way."""
+        try:
+            descriptor = self._open(path)
+        except OSError:
+            return []
+        if descriptor is None:
+            return []
+        try:
+            with os.scandir(descriptor) as entries:
+                return [
+                    f"{path}/{entry.name}"
+                    for entry in itertools.islice(entries, _ENTRIES)
+                    if (entry.is_symlink() if links else entry.is_dir(follow_symlinks=False))
+                ]
+        except OSError:
+            return []
+        finally:
+            os.close(descriptor)
+
+    def _open(self, path: str) -> int | None:
+        inside = _inside(self._root, path)
+        try:
+            if inside is not None:
+                return self._root.open_listing(inside)
+        except OSError as error:
+            if error.errno not in _LINKED:
+                raise
+        place = self._way_to(path)
+        if place is None:
+            return None
+        return os.open(place, _LISTING) if posixpath.isabs(place) else self._root.open_listing(place)
+
+    def _way_to(self, path: str) -> str | None:
+        """Return where a path leads, relative to the root, or absolute if it may be looked at; None for nowhere."""
+        way = self._follow(path)
+        if way.links:
+            self._add(way)
+        return way.end or (way.outside if self._beyond else None)
 
 
-def _note(root: Root, top: str, directory: str, text: str, found: dict[str, None]) -> None:
-    """Add to `found` what one configuration in `directory` names; hooks are found from the top of the working tree."""
-    for section, key, said in _settings(text):
-        base = {("include", "path"): directory, ("core", "hookspath"): top}.get((section, key))
-        value = "" if base is None else _plain(said)
-        if base is None or not value or "\0" in value:
-            continue  # an empty one takes no hooks from anywhere
-        place = _inside(root, posixpath.join(base, posixpath.expanduser(value)))
-        if place is not None and len(found) < limits.SANDBOX_BINDS:  # more could not be mounted
-            found[place] = None
+_ways: dict[tuple[int, int], tuple[Account, tuple[Way, ...]]] = {}
 
 
-def _globs(found: Iterable[str]) -> tuple[str, ...]:
-    return tuple("/" + re.sub(r"[*?\[\]\\]", "?", place) for place in found)
+def _ways_of(root: Root, account: Account) -> tuple[Way, ...]:
+    """Return the ways to an account's configuration that lead through the root, looked up once for each of its looks.
+
+    The links on them that lie in the root cannot be changed meanwhile: they are protected.
+    """
+    known = _ways.get(root.identity)
+    if known is not None and known[0] is account:
+        return known[1]
+    followed = (gitways.follow(root, path) for path in account.files)
+    found = tuple(way for way in followed if way.links or way.end is not None)
+    if len(_ways) >= limits.SANDBOX_MEMORIES:
+        _ways.clear()
+    _ways[root.identity] = account, found
+    return found
+
+
+def _is_relative(named: Named) -> bool:
+    return not named.path.startswith(("/", "~"))
+
+
+def _absolute(root: Root, way: Way) -> str:
+    return posixpath.normpath(posixpath.join(root.path, way.end or way.outside or "."))
+
+
+def _named_by(root: Root, gitfile: str) -> str:
+    """Return the path in a gitfile, absolute and as it is spelled; that of its own directory where it says none."""
+    said = _text(root, gitfile).partition("\n")[0].removeprefix("gitdir: ")
+    return posixpath.join(root.path, posixpath.dirname(gitfile), said)
+
+
+def _globs(found: Found) -> tuple[str, ...]:
+    """Return globs of what can be protected by its name; in a git directory, everything is that is of its own."""
+    return tuple(
+        _glob(place)
+        for place, is_pushed in found.items()
+        if not (is_pushed and any(is_git_name(name) for name in place.split("/")))
+    )
+
+
+def _glob(place: str, start: str = "/") -> str:
+    return start + re.sub(r"[*?\[\]\\]", "?", place)
 
 
 def _text(root: Root, path: str) -> str:
     try:
-        return os.fsdecode(root.read(path, _BYTES)[0])
+        return _content(root, path)
     except Refusal:
         return ""
 
 
+def _content(root: Root, path: str) -> str:
+    """Return the text of a file below the root, whatever characters its name has. Raises: Refusal."""
+    descriptor = root.open_entry(Entry(path, "file"))
+    try:
+        return gitaccount.content(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _inside(root: Root, path: str) -> str | None:
+    """Return what a path without `..` is relative to the root; None where it is spelled otherwise."""
     above = root.path.rstrip("/") + "/"
-    path = posixpath.normpath(path)
-    return path[len(above) :] if path.startswith(above) else None
-
-
-def _settings(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield section, key and value of each setting, the value as it is written; section and key in small letters."""
-    section = ""
-    for line in _lines(text.replace("\r\n", "\n")):
-        end = 0
-        while found := _SECTION.match(line, end):
-            section = found[1].lower().partition(".")[0]
-            end = found.end()
-        key, equals, value = line[end:].partition("=")
-        if equals:
-            yield "include" if section == "includeif" else section, key.strip().lower(), value.strip()
-
-
-def _lines(text: str) -> Iterator[str]:
-    """Yield each line, with those joined that a backslash continues; a comment ends with its line."""
-    begun: list[str] = []
-    for line in text.split("\n"):
-        escapes = len(line) - len(line.rstrip("\\"))
-        if escapes % 2 and (begun or not line.lstrip().startswith(("#", ";"))):
-            begun.append(line[:-1])
-        else:
-            yield "".join([*begun, line])
-            begun = []
-    yield "".join(begun)
-
-
-def _plain(value: str) -> str:
-    """Return a value without its quotes, escapes and comment."""
-    kept: list[str] = []
-    quoted = False
-    for escaped, quote, comment, letter in _PART.findall(value):
-        if comment and not quoted:
-            break
-        quoted ^= bool(quote)
-        kept.append(_ESCAPES.get(escaped, escaped) if escaped else letter or comment)
-    return "".join(kept).rstrip()
+    return path[len(above) :] if path.startswith(above) and ".." not in path.split("/") else None
 
 
 def _too_much() -> Refusal:

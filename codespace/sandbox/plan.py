@@ -18,8 +18,8 @@ from codespace.beneath import Hidden, Root
 from codespace.contract import NetworkPolicy, Workspace
 from codespace.display import display
 from codespace.errors import Refusal
-from codespace.sandbox import git, submounts, system, twins
-from codespace.sandbox.scan import Inventory
+from codespace.sandbox import git, gitaccount, gitconfig, submounts, system, twins
+from codespace.sandbox.scan import GitDirectory, Inventory, is_git_name
 from codespace.sandbox.system import Masks
 
 HOME: Final = "/home/sandbox"
@@ -149,11 +149,12 @@ def _mounts(workspace: Workspace, root: Root, inventory: Inventory) -> list[Moun
     writable: set[str] = set()
     read_only: set[str] = {*inventory.protected, *inventory.unreadable}
     if workspace.git != "unprotected":
+        named = _named_by_git(workspace, root, inventory) if workspace.git == "commit" else {}
         for found in inventory.git:
             if not _can_be_named(workspace.root, found.path, limits.SANDBOX_GIT_PATH_BYTES):
                 read_only.add(found.path)
                 continue
-            kept, closed = git.split(root, found, workspace.git)
+            kept, closed = git.split(root, found, workspace.git, named)
             writable.update(kept)
             read_only.update(closed)
         # An empty place for a submodule: a repository put there would be entered by the host's next `git status`.
@@ -178,6 +179,15 @@ def _mounts(workspace: Workspace, root: Root, inventory: Inventory) -> list[Moun
         *_made("empty", workspace.root, masked),
         *_made("nothing", workspace.root, emptied),
     ]
+
+
+def _named_by_git(workspace: Workspace, root: Root, inventory: Inventory) -> gitconfig.Found:
+    """Return what configuration names below the root: of that, what lies in a git directory is no command's either."""
+    account = gitaccount.recall()
+    named = gitconfig.paths(root, git.common_directory(workspace.root), account)
+    for place, is_pushed in gitconfig.paths_of(root, inventory.git, account).items():
+        named[place] = named.get(place, True) and is_pushed
+    return named
 
 
 def _named(root: str, paths: Iterable[str]) -> set[str]:
@@ -226,8 +236,10 @@ def _outside_mounts(workspace: Workspace, outside: str | None) -> tuple[bool, li
     """Return whether commands may commit into a worktree's repository, and what of it is mounted then."""
     if outside is None or workspace.git != "commit":
         return False, []
+    itself = GitDirectory(".", "directory" if is_git_name(posixpath.basename(outside)) else "bare")
     with Root.open(outside) as repository:
-        writable, read_only = git.committing(repository, ".", workspace.root)
+        named = gitconfig.paths_of(repository, [itself], gitaccount.recall())
+        writable, read_only = git.committing(repository, ".", workspace.root, named)
     if not writable:
         return False, []
     return True, [*_made("writable", outside, set(writable) - {"."}), *_made("read-only", outside, read_only)]
@@ -249,7 +261,7 @@ def _linked(links: Sequence[str]) -> Refusal:
         f"{shown}: a symbolic link stands where git or an editor looks for what to run, and a link cannot be "
         "protected. Nothing was started.",
         next_step="Ask the operator to look at it and to remove it, or to replace it by what it leads to "
-        "(or to take its name off `protected_paths`).",
+        "(or to take its name off `protected_paths`, or the way through it out of git's configuration).",
         details={"links": [display(path, limit=200) for path in links[:_SHOWN]], "count": len(links)},
     )
 

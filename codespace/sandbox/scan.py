@@ -254,8 +254,10 @@ class _Scan:
             self._note_git(path, kind)
             return True
         if self._protected.cover_folded(first, path):
-            (self._links if kind == "link" else self._found["protected"]).append(path)
-            # Below a protected directory nothing can be changed; a hidden file must still be found there.
+            # Below a protected directory nothing can be changed, no link either; a hidden file must still be found
+            # there.
+            if not (above and self._hidden and self._protected.cover_folded(first, above)):
+                (self._links if kind == "link" else self._found["protected"]).append(path)
             return not self._hidden
         return False
 

@@ -140,8 +140,8 @@ def test_in_the_mode_commit_what_is_included_from_the_git_directory_stays_read_o
         ("[include]\n\tpath = ../a\n[include] path=b ; comment\n", ("/a", "/.git/b")),
         ('[INCLUDE]\nPath = "../a b"\n[includeIf "gitdir:x"]path = ../c#d\n', ("/a b", "/c")),
         ('[core]\n# hooksPath = no\nhooksPath = "x\\\\y"/\\\n\\"z\n', ("/x?y/?z".replace("?z", '"z'),)),
-        ("[core] hookspath = w[a]*\n[core]\nhooksPath = /etc\nhookspath = ../out\nhooksPath\n", ("/w?a??",)),
-        ("[core]\nhooksPath = .\n[remote]\npath = no\n", ()),
+        ("[core] hookspath = w[a]*\n[core]\nhooksPath = /etc\nhookspath = ../../out\nhooksPath\n", ("/w?a??",)),
+        ("[core]\nhooksPath = ../out\n[remote]\npath = no\n", ("/out",)),  # from the git directory, if somebody pushes
         ("[include]\npath = ../self\n", ("/self", "/deeper")),
         (
             "[include]\npath\npath =\n[core]\nhooksPath = ; none\nhooksPath = ~\0/x\nhooksPath = ~nobody-here/y\n",

@@ -1,0 +1,221 @@
+"""The text of a git configuration: its settings, and which of them name a file or directory that decides what git runs.
+
+It reads no file and looks nothing up. What a setting names is found as carefully as text alone allows: a program that
+another one starts in turn is not known here.
+
+Source: git-config(1).
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Kind = Literal["configuration", "hooks", "top", "program"]
+"""More configuration; a directory of hooks; the top of the working tree; what is run, or copied to be run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A path as a setting spells it: `~` is a home, and what is relative begins where its kind has it begin."""
+
+    kind: Kind
+    path: str
+
+
+_SECTION: Final = re.compile(r'\s*+\[\s*+([A-Za-z0-9.-]++)\s*+("(?:[^"\\]|\\.)*+")?+\s*+\]')
+# It never goes back: a command can have made the configuration that is read.
+_PART: Final = re.compile(r'\\(.)|(")|([#;])|(.)')
+_ESCAPES: Final = {"n": "\n", "t": "\t", "b": "\b"}
+_OPTIONAL: Final = ":(optional)"
+_PREFIX: Final = "%(prefix)/"
+
+_PATHS: Final[dict[tuple[str, str], Kind]] = {
+    ("include", "path"): "configuration",
+    ("includeif", "path"): "configuration",
+    ("core", "hookspath"): "hooks",
+    ("core", "worktree"): "top",
+    ("init", "templatedir"): "program",
+    ("core", "askpass"): "program",
+    ("gpg", "program"): "program",
+    ("browser", "path"): "program",
+    ("difftool", "path"): "program",
+    ("lfs", "path"): "program",
+    ("man", "path"): "program",
+    ("mergetool", "path"): "program",
+}
+"""Settings that are a path as a whole; those of hooks that are copied into a new repository are among them."""
+
+_COMMANDS: Final = frozenset(
+    {
+        ("browser", "cmd"),
+        ("core", "alternaterefscommand"),
+        ("core", "editor"),
+        ("core", "fsmonitor"),
+        ("core", "gitproxy"),
+        ("core", "pager"),
+        ("core", "sshcommand"),
+        ("credential", "helper"),
+        ("diff", "command"),
+        ("diff", "external"),
+        ("diff", "textconv"),
+        ("difftool", "cmd"),
+        ("filter", "clean"),
+        ("filter", "process"),
+        ("filter", "smudge"),
+        ("gpg", "defaultkeycommand"),
+        ("guitool", "cmd"),
+        ("hook", "command"),
+        ("imap", "tunnel"),
+        ("interactive", "difffilter"),
+        ("lfs", "clean"),
+        ("lfs", "smudge"),
+        ("man", "cmd"),
+        ("merge", "driver"),
+        ("mergetool", "cmd"),
+        ("remote", "receivepack"),
+        ("remote", "uploadpack"),
+        ("sendemail", "cccmd"),
+        ("sendemail", "headercmd"),
+        ("sendemail", "sendmailcmd"),
+        ("sendemail", "smtpserver"),
+        ("sendemail", "tocmd"),
+        ("sequence", "editor"),
+        ("tar", "command"),
+        ("trailer", "cmd"),
+        ("trailer", "command"),
+        ("uploadpack", "packobjectshook"),
+    }
+)
+"""Settings that a shell runs."""
+_OF_ANY_KEY: Final = frozenset({"alias", "pager"})
+_MARKED: Final = frozenset({"alias", "submodule"})
+"""Sections whose values are commands of the shell only behind an exclamation mark."""
+
+_EXPANSION: Final = re.compile(r"\$\([^()]*+\)(?=/)|`[^`]*+`(?=/)|\$\{\w++\}(?=/)|\$\w++(?=/)")
+# The way to the top of the working tree, as `$(git rev-parse --show-toplevel)/tools/x` spells it.
+_OF_THE_HOME: Final = re.compile(r"\$HOME(?=/)|\$\{HOME\}(?=/)")
+_ASSIGNMENT: Final = re.compile(r"\w+=")
+_BEGINS: Final = frozenset({"!", "{", "do", "else", "elif", "if", "then", "until", "while"})
+_WRAPPERS: Final = frozenset({"command", "env", "exec", "nice", "nohup", "setsid", "sudo", "time"})
+_INTERPRETERS: Final = re.compile(
+    r"(?:(?:[bd]?a|z|k|fi|tc|c)?sh|pypy[\d.]*|python[\d.]*|perl[\d.]*|ruby[\d.]*|node|nodejs|deno|bun|php[\d.]*"
+    r"|lua[\d.]*|tclsh[\d.]*|Rscript|source|\.)"
+)
+_PARTING: Final = "();&|<>"
+_NESTED: Final = 4
+# Commands within commands that are looked at: a shell in a shell is as much as anybody writes.
+_COMMAND_CHARACTERS: Final = 16_384
+# Longest command that is taken apart as a shell would, at some microsecond a character.
+
+
+def named(text: str) -> Iterator[Named]:
+    """Yield what the settings in a configuration name, in their order."""
+    for section, key, said in _settings(text):
+        kind = _PATHS.get((section, key))
+        if kind is not None:
+            path = _path(_plain(said))
+            if path and "\0" not in path:  # an empty one takes no hooks from anywhere
+                yield Named(kind, path)
+        elif (section, key) in _COMMANDS or section in _OF_ANY_KEY or (section, key) == ("submodule", "update"):
+            yield from (Named("program", path) for path in _programs(section, _plain(said)))
+
+
+def _path(value: str) -> str:
+    value = value.removeprefix(_OPTIONAL)
+    return f"/usr/{value.removeprefix(_PREFIX)}" if value.startswith(_PREFIX) else value
+
+
+def _programs(section: str, value: str) -> Iterator[str]:
+    """Yield the paths in a command that a shell is given: what it starts, and what it has an interpreter read."""
+    if "\0" in value or (section in _MARKED and not value.startswith("!")):
+        return
+    if value.startswith("/") and " " in value:
+        yield value  # for those that are run without a shell it is a path with spaces
+    left = [value.removeprefix("!")]
+    for _ in range(_NESTED):
+        if left:
+            yield from _started(left.pop(), left)
+
+
+def _started(command: str, nested: list[str]) -> Iterator[str]:
+    """Yield the paths in one command, and add to `nested` what it has a shell run (`sh -c '...'`)."""
+    expected: Literal["program", "file", "command"] | None = "program"
+    for word in _words(command):
+        if word in _BEGINS or not word.strip(_PARTING):
+            expected = None if word.startswith(("<", ">")) else "program"
+        elif expected == "program" and not (_ASSIGNMENT.match(word) or word.startswith("-")):
+            if "/" in word:
+                yield word
+            name = word.rpartition("/")[2]
+            expected = "file" if _INTERPRETERS.fullmatch(name) else "program" if name in _WRAPPERS else None
+        elif expected == "command":
+            nested.append(word)
+            expected = None
+        elif expected == "file" and word.startswith("-"):
+            expected = _behind(word)
+        elif expected == "file":
+            yield word
+            expected = None if "/" in word or "." in word else "file"  # it may be the value of an option
+
+
+def _behind(option: str) -> Literal["file", "command"] | None:
+    """Return what follows an option of an interpreter: the file that it reads as a rule."""
+    if option.startswith("--"):
+        return "file"
+    return "command" if option.endswith("c") else None if option.endswith(("e", "m")) else "file"
+
+
+def _words(command: str) -> list[str]:
+    """Return the words of a command and what parts its commands; of one that no shell takes, what spaces part."""
+    command = _EXPANSION.sub(".", _OF_THE_HOME.sub("~", command)).replace("\n", " ; ")
+    if len(command) > _COMMAND_CHARACTERS:
+        return command.split()
+    lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    try:
+        return list(lexer)
+    except ValueError:
+        return command.split()
+
+
+def _settings(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield section, key and value of each setting, the value as it is written; section and key in small letters."""
+    section = ""
+    for line in _lines(text.replace("\r\n", "\n")):
+        end = 0
+        while found := _SECTION.match(line, end):
+            section = found[1].lower().partition(".")[0]
+            end = found.end()
+        key, equals, value = line[end:].partition("=")
+        if equals:
+            yield section, key.strip().lower(), value.strip()
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Yield each line, with those joined that a backslash continues; a comment ends with its line."""
+    begun: list[str] = []
+    for line in text.split("\n"):
+        escapes = len(line) - len(line.rstrip("\\"))
+        if escapes % 2 and (begun or not line.lstrip().startswith(("#", ";"))):
+            begun.append(line[:-1])
+        else:
+            yield "".join([*begun, line])
+            begun = []
+    yield "".join(begun)
+
+
+def _plain(value: str) -> str:
+    """Return a value without its quotes, escapes and comment."""
+    kept: list[str] = []
+    quoted = False
+    for escaped, quote, comment, letter in _PART.findall(value):
+        if comment and not quoted:
+            break
+        quoted ^= bool(quote)
+        kept.append(_ESCAPES.get(escaped, escaped) if escaped else letter or comment)
+    return "".join(kept).rstrip()
