@@ -47,6 +47,7 @@ class Processes:
         chunk = await self._runner.output(
             run.process_id, cursor=0, stream="combined", limit_bytes=limits.OUTPUT_CHUNK_BYTES, encoding="text"
         )
+        await self._let_it_be_told(run, chunk.state)
         view = chunk_view(chunk, "combined")
         decisions = view.pop("network_decisions", [])
         return {

@@ -33,6 +33,29 @@ async def test_an_answer_that_tells_of_an_end_leaves_the_root_free_for_the_next_
             assert (await start(bench, "sh", "-c", f"exit {number}"))["exit_code"] == number
 
 
+async def test_an_answer_that_did_not_wait_tells_of_an_end_only_once_it_is_recorded() -> None:
+    faults, go_on = Faults(), trio.Event()
+    async with open_bench(runner=faults.open_runner, sandbox=False) as bench:
+        faults.order("after", "wait_exit", go_on.wait)
+        asked = {"command": ["cat"], "open_stdin": True, "wait_seconds": 0, "operation_key": "k"}
+        process_id = (await bench.call("exec_command", **asked))["process_id"]
+        run = bench.daemon.tools._processes._runs.held(process_id)  # type: ignore[attr-defined]
+        await bench.call("write_stdin", process_id=process_id, data="", eof=True)
+
+        async def repeat() -> None:
+            answer = await bench.call("exec_command", **asked)
+            assert (answer["state"], run.told.is_set()) == ("exited", True)
+
+        with trio.fail_after(60):
+            while not faults.met:
+                await trio.lowlevel.checkpoint()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(repeat)
+                while not run.told.statistics().tasks_waiting:
+                    await trio.lowlevel.checkpoint()
+                go_on.set()
+
+
 async def test_two_calls_with_one_key_at_the_same_time_start_one_process() -> None:
     async with open_bench(occupancy="shared") as bench:
         results: list[dict[str, Any]] = []
