@@ -22,6 +22,12 @@ _NO_DOOR: Final = re.compile(
     rb"|network is unreachable|EAI_AGAIN",
     re.IGNORECASE,
 )
+_HERE: Final = rb"(?:127\.0\.0\.1|localhost|::1)\b(?!\D{0,8}3128\b)"  # 3128 is the proxy's
+_REFUSED: Final = rb"(?:connection refused|ECONNREFUSED|could ?n[o']t connect|failed to connect|unable to connect)"
+_NO_SERVER: Final = re.compile(
+    rb"%b[^\n]{0,120}%b|%b[^\n]{0,120}%b" % (_HERE, _REFUSED, _REFUSED, _HERE), re.IGNORECASE
+)
+# Within a bounded stretch of a line: one that repeats half of it must not take long.
 _GIT: Final = re.compile(rb"\.git\b[^\n]*(?:read-only file system|device or resource busy)", re.IGNORECASE)
 _READ_ONLY: Final = re.compile(rb"read-only file system|\bEROFS\b", re.IGNORECASE)
 
@@ -33,6 +39,10 @@ RESTRICTED: Final = (
 BESIDE_THE_PROXY: Final = (
     "It seems to have tried the network directly. The only way out is the proxy that http_proxy and https_proxy name; "
     "there is no DNS inside, and no other protocol."
+)
+LOOPBACK: Final = (
+    "It seems to have looked for a server on 127.0.0.1. Loopback is each command's own here: a server of another "
+    "command or of the host is not reached. Start it and what asks it in one command (`sh -c`)."
 )
 GIT: Final = (
     "`.git` is read-only for commands here (status, log and diff work; add, commit and checkout do not). "
@@ -56,6 +66,8 @@ def look(tail: bytes, *, network: NetworkPolicy, git: str) -> list[str]:
         hints.append(RESTRICTED)
     elif network == "enabled" and _NO_DOOR.search(tail):
         hints.append(BESIDE_THE_PROXY)
+    if _NO_SERVER.search(tail):
+        hints.append(LOOPBACK)
     if git == "read_only" and _GIT.search(tail):
         hints.append(GIT)
     elif _READ_ONLY.search(tail):

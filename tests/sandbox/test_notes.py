@@ -47,6 +47,24 @@ async def test_a_command_that_wanted_the_network_is_told_that_there_is_none(benc
     assert hints.RESTRICTED in ran["notes"], ran
 
 
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("curl: (7) Failed to connect to 127.0.0.1 port 8124 after 0 ms: Couldn't connect to server", True),
+        ("Error: connect ECONNREFUSED ::1:5432", True),
+        ("Connecting to localhost (localhost)|127.0.0.1|:80... failed: Connection refused.", True),
+        ("curl: (7) Failed to connect to 127.0.0.1 port 3128 after 0 ms: Couldn't connect to server", False),
+        ("Failed to connect to 10.127.0.0 port 80\nServing on 127.0.0.1:8000", False),
+        ("Serving on 127.0.0.1:8000", False),
+    ],
+)
+async def test_a_server_of_another_command_that_was_not_reached_is_explained(
+    bench: Bench, said: str, told: bool
+) -> None:
+    ran = await run(bench, "sh", "-c", 'echo "$0" >&2; exit 1', said)
+    assert (hints.LOOPBACK in ran["notes"]) is told
+
+
 async def test_a_command_that_hangs_for_the_network_is_told_while_it_runs(bench: Bench) -> None:
     hanging = "echo 'retrying: Temporary failure in name resolution' >&2; exec sleep 1000"
     ran = await bench.call("exec_command", command=["sh", "-c", hanging], wait_seconds=0)
