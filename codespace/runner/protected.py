@@ -8,9 +8,14 @@ are not here: they are known by content too, and follow the setting `git`.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
+from codespace.beneath import Root
 from codespace.contract import Workspace
+from codespace.errors import Refusal
+from codespace.sandbox import git, gitaccount, gitconfig
+from codespace.sandbox.lasting import Look
 
 PROTECTED: Final[tuple[str, ...]] = (
     # agents: servers they start, hooks they run, permissions they grant themselves
@@ -55,8 +60,33 @@ PROTECTED: Final[tuple[str, ...]] = (
 
 
 def protected_paths(workspace: Workspace) -> tuple[str, ...]:
-    """Return the globs in force: the operator's own list where there is one."""
-    return PROTECTED if workspace.protected_paths is None else workspace.protected_paths
+    """Return the globs in force: the operator's own list where there is one, and what git's configuration outside of
+    the root names below it, at most half a minute old.
+
+    A hung root or home keeps nobody for longer than limits.SANDBOX_ACCOUNT_SECONDS.
+    """
+    named = PROTECTED if workspace.protected_paths is None else workspace.protected_paths
+    return (*named, *_named_outside(workspace)) if git_is_protected(workspace) else named
+
+
+def _named_outside(workspace: Workspace) -> tuple[str, ...]:
+    key = workspace.root, workspace.allow_submounts
+    look = _looks.get(key)
+    if look is None:
+        look = _looks[key] = Look(partial(_named_by_git, *key), ())
+    return look.recall(gitaccount.recall())
+
+
+def _named_by_git(path: str, allow_submounts: bool) -> tuple[str, ...]:
+    try:
+        with Root.open(path, allow_submounts=allow_submounts) as root:
+            return gitconfig.places_beyond(root, git.common_directory(path), gitaccount.recall())
+    except Refusal:
+        return ()  # a root that cannot be opened takes no patch, and no command
+
+
+_looks: dict[tuple[str, bool], Look[tuple[str, ...]]] = {}
+"""One for each root that the operator has registered since the daemon started."""
 
 
 def git_is_protected(workspace: Workspace) -> bool:

@@ -11,16 +11,14 @@ import os
 import posixpath
 import pwd
 import stat
-import threading
-import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from codespace import limits
 from codespace.sandbox import gitsettings
 from codespace.sandbox.gitsettings import Named
+from codespace.sandbox.lasting import Look
 
 BYTES: Final = 1_048_576
 """Largest configuration that is read."""
@@ -40,42 +38,9 @@ class Account:
     """What it names but for more configuration."""
 
 
-class _Memory:
-    """One look at a time, in a thread of its own: a hung filesystem keeps nobody for long."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._ended = threading.Event()
-        self._ended.set()
-        self._asked: tuple[str | None, ...] = ()
-        self._until = 0.0
-        self._known = Account()
-
-    def recall(self) -> Account:
-        """Return what is known; of what gives no answer in time, what was known before."""
-        asked = tuple(map(os.environ.get, _VARIABLES))
-        if time.monotonic() >= self._until or asked != self._asked:
-            with self._lock:
-                if self._ended.is_set() and (time.monotonic() >= self._until or asked != self._asked):
-                    self._ask()
-                    self._asked = asked
-                    self._until = time.monotonic() + limits.SANDBOX_ETC_SECONDS
-        return self._known
-
-    def _ask(self) -> None:
-        self._ended.clear()
-        threading.Thread(target=self._look, name="codespace git configuration", daemon=True).start()
-        self._ended.wait(limits.SANDBOX_ACCOUNT_SECONDS)
-
-    def _look(self) -> None:
-        try:
-            self._known = look(starts(os.environ))
-        finally:
-            self._ended.set()
-
-
-recall: Final[Callable[[], Account]] = _Memory().recall
-"""Return what the configuration of the daemon's account and of the machine says, at most half a minute old."""
+def recall() -> Account:
+    """Return what the configuration of the daemon's account and of the machine says, at most half a minute old."""
+    return _LAST.recall(tuple(map(os.environ.get, _VARIABLES)))
 
 
 def look(files: Iterator[str]) -> Account:
@@ -113,6 +78,9 @@ def starts(environ: Mapping[str, str]) -> Iterator[str]:
     ):
         if path and posixpath.isabs(path):
             yield path
+
+
+_LAST: Final = Look(lambda: look(starts(os.environ)), Account())
 
 
 def beside(path: str, said: str) -> str:

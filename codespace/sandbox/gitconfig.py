@@ -66,16 +66,15 @@ def places_of(root: Root, repositories: Iterable[GitDirectory], account: Account
     return _globs(paths_of(root, repositories, account))
 
 
-def places_of_account(root: Root, account: Account) -> tuple[str, ...]:
-    """Return a glob for each place below `root` that only the account's configuration names, or lies at.
+def places_beyond(root: Root, common: str | None, account: Account) -> tuple[str, ...]:
+    """Return globs of what `places` finds only for looking outside of the root too.
 
-    Hooks that it has git look for in every working tree are meant at any depth.
+    Hooks that the account has git look for in every working tree are meant at any depth.
     """
-    search = _Search(root, account, beyond=True)
-    search.see_account()
-    search.see_named((root.path,))
-    anywhere = (named.path for named in account.named if named.kind == "hooks" and _is_relative(named))
-    return (*_globs(search.found), *(_glob(path, "**/") for path in map(posixpath.normpath, anywhere) if path != "."))
+    known = paths_of(root, repositories(root, (".",)))
+    found = {place: is_pushed for place, is_pushed in paths(root, common, account).items() if place not in known}
+    hooks = (posixpath.normpath(named.path) for named in account.named if named.kind == "hooks" and _is_relative(named))
+    return (*_globs(found), *(_glob(path, "**/") for path in hooks if path != "." and not path.startswith("..")))
 
 
 def paths(root: Root, common: str | None = None, account: Account = _NOBODY) -> Found:
@@ -166,6 +165,7 @@ class _Search:
             directories: Its git directory; of a linked worktree, what all share and its own.
             worktrees: Whether those linked worktrees count that belong to it.
         """
+        self._look_at_clock()
         self._room = len(self.found) + limits.SANDBOX_BINDS  # more could not be mounted
         said = self._said([f"{directory}/{name}" for directory in directories for name in _CONFIGURATIONS])
         tops = (*tops, *(posixpath.join(at, named.path) for named in said if named.kind == "top" for at in directories))
@@ -230,9 +230,12 @@ class _Search:
         for hook in self._listed(directory, links=True):
             self._add(self._follow(hook))
 
-    def _follow(self, path: str) -> Way:
+    def _look_at_clock(self) -> None:
         if time.monotonic() > self._deadline:
             raise _too_much()
+
+    def _follow(self, path: str) -> Way:
+        self._look_at_clock()
         return gitways.follow(self._root, path)
 
     def _add(self, way: Way, *, is_pushed: bool = False) -> None:

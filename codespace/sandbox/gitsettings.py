@@ -46,6 +46,7 @@ _PATHS: Final[dict[tuple[str, str], Kind]] = {
     ("lfs", "path"): "program",
     ("man", "path"): "program",
     ("mergetool", "path"): "program",
+    ("sendemail", "smtpserver"): "program",
 }
 """Settings that are a path as a whole; those of hooks that are copied into a new repository are among them."""
 
@@ -81,7 +82,6 @@ _COMMANDS: Final = frozenset(
         ("sendemail", "cccmd"),
         ("sendemail", "headercmd"),
         ("sendemail", "sendmailcmd"),
-        ("sendemail", "smtpserver"),
         ("sendemail", "tocmd"),
         ("sequence", "editor"),
         ("tar", "command"),
@@ -133,8 +133,6 @@ def _programs(section: str, value: str) -> Iterator[str]:
     """Yield the paths in a command that a shell is given: what it starts, and what it has an interpreter read."""
     if "\0" in value or (section in _MARKED and not value.startswith("!")):
         return
-    if value.startswith("/") and " " in value:
-        yield value  # for those that are run without a shell it is a path with spaces
     left = [value.removeprefix("!")]
     for _ in range(_NESTED):
         if left:

@@ -254,10 +254,12 @@ class _Scan:
             self._note_git(path, kind)
             return True
         if self._protected.cover_folded(first, path):
+            if kind != "link":
+                self._found["protected"].append(path)
+            elif not (above and self._hidden and self._protected.cover_folded(first, above)):
+                self._links.append(path)
             # Below a protected directory nothing can be changed, no link either; a hidden file must still be found
             # there.
-            if not (above and self._hidden and self._protected.cover_folded(first, above)):
-                (self._links if kind == "link" else self._found["protected"]).append(path)
             return not self._hidden
         return False
 

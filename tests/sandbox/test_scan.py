@@ -95,6 +95,9 @@ def slowly(root: Root, hidden: tuple[str, ...], protected: tuple[str, ...]) -> d
                 found["links" if entry.kind == "link" else "git"].add(entry.path)
             return True
         if protects.covers_folded(entry.path):
+            above = entry.path.rpartition("/")[0]
+            if entry.kind == "link" and above and protects.covers_folded(above):
+                return True  # in a directory that nobody can change
             found["links" if entry.kind == "link" else "protected"].add(entry.path)
             return not hides
         return False
