@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+import tomllib
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -78,6 +79,8 @@ def _table(arguments: argparse.Namespace, directory: str, found: Survey, holds: 
 
 def _text(path: str, present: str | None, name: str, table: dict[str, Any]) -> str:
     """Return the file's new text: the old one is kept, to the letter in TOML."""
+    if present is not None:
+        _refuse_changes(path, present, name, table)
     if path.endswith(".json"):
         return _json_text(path, present, name, table)
     where = ("workspaces", name)
@@ -87,6 +90,21 @@ def _text(path: str, present: str | None, name: str, table: dict[str, Any]) -> s
         return tomltext.append(present, where, table)
     except tomltext.NotSafe as error:
         raise _by_hand(path, name, str(error), tomltext.section(where, table)) from None
+
+
+def _refuse_changes(path: str, present: str, name: str, table: dict[str, Any]) -> None:
+    """Refuse the same directory under the same id where the operator, or an earlier `init`, set it up otherwise."""
+    try:
+        entry = (json.loads if path.endswith(".json") else tomllib.loads)(present)["workspaces"][name]
+        same = os.path.realpath(entry["root"]) == table["root"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return  # whatever else is there is told by what tries to add to it
+    if same and entry != table:
+        raise SettingsError(
+            f"workspaces.{name}",
+            f"It is in {display(path)} already, with other settings than these.",
+            "Change it there. Nothing is missing.",
+        )
 
 
 def _json_text(path: str, present: str | None, name: str, table: dict[str, Any]) -> str:

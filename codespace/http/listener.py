@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Final
 
 from codespace import limits
 from codespace.http.exposure import Address
 from codespace.settings.fault import SettingsError
+
+_TAKEN: Final = ("CODESPACE_HTTP_PORT", "Stop what listens there, or choose another port.")
+_WAYS: Final = {
+    errno.EADDRNOTAVAIL: ("CODESPACE_HTTP_HOST", "Use an address of this machine, such as 127.0.0.1."),
+    errno.EACCES: ("CODESPACE_HTTP_PORT", "Choose a port that this account may have, from 1024 on as a rule."),
+}
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -36,10 +44,8 @@ def listen(host: str, port: int) -> socket.socket:
         sock.listen(limits.HTTP_BACKLOG)
     except OSError as error:
         sock.close()
-        problem = f"Cannot listen on {host} port {port}: {error.strerror}."
-        raise SettingsError(
-            "CODESPACE_HTTP_PORT", problem, "Stop what listens there, or choose another port."
-        ) from error
+        key, fix = _WAYS.get(error.errno or 0, _TAKEN)
+        raise SettingsError(key, f"Cannot listen on {host} port {port}: {error.strerror}.", fix) from error
     return sock
 
 

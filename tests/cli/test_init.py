@@ -93,6 +93,23 @@ def test_a_file_that_cannot_be_added_to_safely_is_left_alone_and_the_lines_are_s
     assert desk.config.read_text() == present
 
 
+@pytest.mark.parametrize("ending", ["toml", "json"])
+def test_a_directory_whose_settings_the_operator_changed_is_not_offered_a_second_time(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    config = desk.home / f"config.{ending}"
+    monkeypatch.setenv("CODESPACE_CONFIG", str(config))
+    desk.codespace("init", desk.project)
+    config.write_text(config.read_text().replace("read-only", "workspace-write"))
+    changed = config.read_text()
+    said = desk.codespace("init", desk.project)
+    assert said.code == 2
+    assert "is in" in said.err
+    assert "Change it there." in said.err
+    assert "--id" not in said.err
+    assert config.read_text() == changed
+
+
 def test_force_writes_a_new_file_and_keeps_a_copy_of_each_old_one(desk: Desk) -> None:
     desk.config.parent.mkdir(parents=True)
     desk.config.write_text("old")

@@ -129,6 +129,14 @@ async def test_a_port_that_is_taken_is_a_settings_error_with_a_fix() -> None:
             listen("127.0.0.1", door.address.port)
 
 
+def test_an_address_of_another_machine_is_a_mistake_in_the_host_and_not_in_the_port() -> None:
+    from codespace.http.listener import listen
+
+    with pytest.raises(SettingsError, match="CODESPACE_HTTP_HOST") as caught:
+        listen("192.0.2.1", 0)
+    assert "port" not in caught.value.fix
+
+
 @pytest.mark.parametrize("host", ["a" * 70, "a..b", ".localhost"])
 def test_what_no_resolver_can_ask_for_is_a_settings_error_with_a_fix(host: str) -> None:
     from codespace.http.listener import listen
