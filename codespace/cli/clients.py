@@ -125,7 +125,7 @@ def _print(client: Client, entry: Mapping[str, Any]) -> None:
     where = f"~/{client.file}" if client.file else "the client's configuration"
     print(f"# For {client.title}: put this into {where}, or use --write." if client.file else f"# For {client.title}:")
     print(_toml(entry) if client.section == _TOML_SECTION else _json({client.section: {NAME: entry}}))
-    if client.title == "Claude Code":
+    if client.title == "Claude Code" and "command" in entry:  # a token in arguments could be read by other users
         print(f"\n# or run:\nclaude mcp add-json --scope user {NAME} {shlex.quote(json.dumps(entry))}")
 
 

@@ -79,6 +79,16 @@ def test_over_http_a_client_gets_the_address_and_the_token(
     assert headers == {"Authorization": "Bearer t0ken"}
 
 
+def test_no_command_is_offered_that_would_show_the_token_to_other_users(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CODESPACE_HTTP_TOKEN", "t0ken")
+    said = desk.codespace("client-config", "claude-code", "--http")
+    assert said.code == 0
+    assert [line for line in said.out.splitlines() if "t0ken" in line and "claude mcp" in line] == []
+    assert "claude mcp" in desk.codespace("client-config", "claude-code").out
+
+
 def test_the_generated_token_is_read_from_its_file(desk: Desk) -> None:
     missing = desk.codespace("client-config", "cursor", "--http")
     assert missing.code == 2
