@@ -375,6 +375,10 @@ APPROVAL_EXPIRY_SECONDS: Final = 900.0
 # From the contract.
 HOLD_DIFF_BYTES: Final = 1_048_576
 # Most of a diff that is held for the operator: some 20,000 lines, which nobody decides on in one go.
+HOLD_TEXTS_BYTES: Final = 1_048_576
+# And of everything else that a hold shows together (a command, its variables, its input), for the same reason.
+HOLD_LISTED_CHARACTERS: Final = 65_536
+# Most of what a hold shows that a list of holds has whole; a longer one is looked at by itself.
 HOLDS_WAITING: Final = 200
 # Most holds of one workspace that wait or are granted: an agent must fill neither the operator's list nor the disk.
 HOLD_SWEEP_SECONDS: Final = 5.0

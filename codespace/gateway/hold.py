@@ -25,12 +25,14 @@ ACTIVE: Final = "state IN ('pending', 'granted', 'resuming')"
 """SQL: it may still run."""
 UNDECIDED: Final = frozenset({"pending", "granted"})
 RUNNABLE: Final = UNDECIDED | {"resuming"}
-_IN_TIME: Final = "(state = 'resuming' OR expires_at > ?)"
+_IN_TIME: Final = "(state = 'resuming' OR expires_at > :now)"
 _OLDEST: Final = "created_at, rowid"
+_NEWEST: Final = "created_at desc, rowid desc"
+_SHORT: Final = "json_set(json_remove(shown, '$.diff', '$.stdin', '$.data'), '$.left_out', json('true'))"
 _OUTLINE: Final = (
     "id, tool, workspace_id, operation_key, fingerprint, state, '{}' AS body, "
-    "json_remove(shown, '$.diff', '$.stdin', '$.data') AS shown, reason, expires_at, created_at, result, approvals, "
-    "instance_id, caller, decided_by, operation_id"
+    f"CASE WHEN length(shown) <= :most THEN shown ELSE {_SHORT} END AS shown, reason, expires_at, created_at, result, "
+    "approvals, instance_id, caller, decided_by, operation_id"
 )
 
 
@@ -96,22 +98,23 @@ def _require_room(db: Database, workspace_id: str, now: float) -> None:
 
 def many(db: Database, where: str, value: str | float) -> list[Hold]:
     """Return the holds for which the SQL condition holds, newest first."""
-    return [_hold(row) for row in db.table("holds").rows_where(where, [value], order_by="created_at desc, rowid desc")]
+    return [_hold(row) for row in db.table("holds").rows_where(where, [value], order_by=_NEWEST)]
 
 
-def listed(db: Database, limit: int, *, active: bool) -> list[Hold]:
-    """Return the holds that may still run, oldest first; or those that ended, newest first."""
-    where, order = (ACTIVE, _OLDEST) if active else (f"NOT {ACTIVE}", "created_at desc, rowid desc")
-    return [_hold(row) for row in db.table("holds").rows_where(where, order_by=order, limit=limit)]
+def ended(db: Database, limit: int) -> list[Hold]:
+    """Return the holds that were denied or ran, newest first."""
+    return [_hold(row) for row in db.table("holds").rows_where(f"NOT {ACTIVE}", order_by=_NEWEST, limit=limit)]
 
 
-def outlines(db: Database, limit: int, now: float) -> list[Hold]:
-    """Return the holds that may still run, oldest first, without their bodies and long texts.
+def outlines(db: Database, now: float, *, shown_characters: int, limit: int) -> list[Hold]:
+    """Return the holds that may still run, oldest first, without their bodies: they may be megabytes each.
 
-    For a list that is asked for often: what is held may be a megabyte each. What nobody swept yet is left out.
+    Of what one shows that is longer than `shown_characters` its long texts are left out, and `left_out` says so. What
+    nobody swept yet is not there.
     """
-    rows = db.table("holds").rows_where(
-        f"{ACTIVE} AND {_IN_TIME}", [now], select=_OUTLINE, order_by=_OLDEST, limit=limit
+    rows = db.query(
+        f"SELECT {_OUTLINE} FROM holds WHERE {ACTIVE} AND {_IN_TIME} ORDER BY {_OLDEST} LIMIT :limit",  # noqa: S608
+        {"most": shown_characters, "now": now, "limit": limit},
     )
     return [_hold(row) for row in rows]
 

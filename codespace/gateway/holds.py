@@ -111,17 +111,20 @@ class Holds:
             with self._polls.wait(min(left, limits.DECISION_LOOK_SECONDS)):
                 await changed.wait()
 
-    async def listed(self, *, active: bool, limit: int = limits.LIST_ROWS) -> list[Hold]:
-        """Return the holds that may still run, oldest first; or those that ended, newest first."""
-        rows = await self._store.read(lambda db: hold_rows.listed(db, limit, active=active))
-        return [
-            hold for hold in [await self._current(row) for row in rows] if (hold.state in hold_rows.RUNNABLE) == active
-        ]
+    async def ended(self, limit: int) -> list[Hold]:
+        """Return the holds that were denied or ran, newest first."""
+        return await self._store.read(lambda db: hold_rows.ended(db, limit))
 
-    async def outlines(self) -> list[Hold]:
-        """Return the holds that may still run, oldest first, to be listed: without bodies and long texts."""
+    async def outlines(self, shown_characters: int) -> list[Hold]:
+        """Return the holds that may still run, oldest first, to be listed: without bodies.
+
+        Args:
+            shown_characters: Of what shows more than this, long texts are left out, and `left_out` is there instead.
+        """
         now = self._wall_clock()
-        return await self._store.read(lambda db: hold_rows.outlines(db, limits.LIST_ROWS, now))
+        return await self._store.read(
+            lambda db: hold_rows.outlines(db, now, shown_characters=shown_characters, limit=limits.LIST_ROWS)
+        )
 
     async def count_pending(self) -> int:
         """Return how many holds wait for a decision."""
@@ -153,6 +156,9 @@ class Holds:
 
         The same request that was held a moment before, by another call or another daemon, keeps its hold:
         that one is returned. So is the hold that owns the operation_key by now; the caller compares.
+
+        Raises: Refusal LIMIT_REACHED, also where nobody could look through what is shown.
+        Source: limits.HOLD_TEXTS_BYTES, limits.HOLDS_WAITING.
         """
         now = self._wall_clock()
         row = {
@@ -163,7 +169,7 @@ class Holds:
             "fingerprint": request.fingerprint,
             "state": "pending",
             "body": json.dumps(dict(request.arguments)),
-            "shown": json.dumps(dict(shown)),
+            "shown": _as_it_is_shown(shown),
             "caller": request.caller.transport,
             "expires_at": now + self._expiry_seconds,
             "created_at": now,
@@ -426,6 +432,20 @@ def operator_only(approval_id: str) -> Refusal:
         next_step="Wait for the operator with approval_status.",
         approval_id=approval_id,
     )
+
+
+def _as_it_is_shown(shown: Mapping[str, Any]) -> str:
+    """Return what is shown, to be stored; of its diff, who made it has seen to the size."""
+    texts = {name: value for name, value in shown.items() if name != "diff"}
+    if len(json.dumps(texts, ensure_ascii=False).encode("utf-8", "surrogatepass")) > limits.HOLD_TEXTS_BYTES:
+        raise Refusal(
+            "LIMIT_REACHED",
+            "Command, variables or input are too large to be looked through, and nothing is granted unseen; nothing "
+            "was held or started.",
+            next_step="Put what is long into a file of the workspace, and have the command read it.",
+            details={"limit": "HOLD_TEXTS_BYTES", "maximum": limits.HOLD_TEXTS_BYTES},
+        )
+    return json.dumps(dict(shown))
 
 
 def _result_of(operation: Operation) -> dict[str, Any]:

@@ -48,12 +48,16 @@ class Operator:
     # --- looking ---
 
     async def holds(self) -> list[Hold]:
-        """Return the holds that may still run, oldest first, at most limits.LIST_ROWS."""
-        return await self._holds.listed(active=True)
+        """Return the holds that may still run, oldest first, at most limits.LIST_ROWS; `hold` has one whole.
+
+        Here a long one has neither diff nor input: however much is held, the list can be had.
+        Source: limits.HOLD_LISTED_CHARACTERS.
+        """
+        return await self._holds.outlines(limits.HOLD_LISTED_CHARACTERS)
 
     async def outlines(self) -> list[Hold]:
-        """Return the same as a list needs them: without their bodies, diffs and inputs, however much is held."""
-        return await self._holds.outlines()
+        """Return the same without any diff or input, for a page that is asked for often."""
+        return await self._holds.outlines(0)
 
     async def count_pending(self) -> int:
         """Return how many holds wait for a decision."""
@@ -61,7 +65,7 @@ class Operator:
 
     async def decided(self, limit: int = limits.LIST_ROWS) -> list[Hold]:
         """Return the holds that were denied or ran, newest first."""
-        return await self._holds.listed(active=False, limit=limit)
+        return await self._holds.ended(limit)
 
     async def hold(self, approval_id: str) -> Hold:
         """Return one hold. Raises: Refusal APPROVAL_NOT_FOUND."""

@@ -455,6 +455,31 @@ async def test_a_diff_that_cannot_be_shown_whole_to_who_decides_is_not_held(appr
         assert await bench.daemon.operator.holds() == []
 
 
+@pytest.mark.parametrize("where", ["stdin", "env", "command"])
+async def test_what_nobody_could_look_through_is_not_held(where: str) -> None:
+    long = "x" * limits.HOLD_TEXTS_BYTES
+    given = {"command": ["cat"]} | {where: {"stdin": long, "env": {"A": long}, "command": ["cat", long]}[where]}
+    async with open_operated() as bench:
+        with pytest.raises(Refusal) as caught:
+            await bench.call("exec_command", **given)
+        assert (caught.value.code, (caught.value.details or {})["limit"]) == ("LIMIT_REACHED", "HOLD_TEXTS_BYTES")
+        assert await bench.daemon.operator.holds() == []
+
+
+async def test_however_much_is_held_the_list_of_it_can_be_had_and_names_what_it_leaves_out() -> None:
+    async with open_operated() as bench:
+        short = await held(bench)
+        long = await held(bench, add("long.txt", "\n+".join(["x" * 99] * (limits.HOLD_LISTED_CHARACTERS // 99))))
+        listed = {hold.id: hold for hold in await bench.daemon.operator.holds()}
+        assert [*listed] == [short, long]
+        assert "+CANARY line" in listed[short].shown["diff"]
+        assert (listed[long].shown["files"], listed[long].shown["left_out"]) == (["long.txt"], True)
+        assert "diff" not in listed[long].shown
+        assert not any(hold.body for hold in listed.values())
+        whole = await bench.daemon.operator.hold(long)
+        assert len(whole.shown["diff"]) > limits.HOLD_LISTED_CHARACTERS
+
+
 async def test_a_list_of_what_is_held_carries_none_of_its_long_texts_and_nothing_whose_time_is_over() -> None:
     async with open_operated() as bench:
         operator = bench.daemon.operator
