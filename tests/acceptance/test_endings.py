@@ -66,14 +66,16 @@ def send_sigterm(wire: Wire) -> None:
     wire.process.send_signal(signal.SIGTERM)
 
 
-def take_seconds_to_end(site: Site, end: Callable[[Wire], None], *, busy: bool) -> Iterator[tuple[float, float]]:
+def take_seconds_to_end(
+    site: Site, end: Callable[[Wire], None], script: str | None = None
+) -> Iterator[tuple[float, float]]:
     """End daemons, each in order and with all that it started; give how long each took, and what a second is.
 
     One is as good as another: a machine that stands still for a second in the midst of one says nothing of daemons.
     """
     for _ in range(ATTEMPTS):
         with Wire(site) as wire:
-            below = start_tree(wire) if busy else frozenset()
+            below = frozenset[int]() if script is None else start_tree(wire, script)
             end(wire)
             seconds = seconds_to_end(wire.process)
             assert wire.process.returncode == 0
@@ -83,23 +85,20 @@ def take_seconds_to_end(site: Site, end: Callable[[Wire], None], *, busy: bool) 
 
 
 def test_end_of_input_ends_an_idle_stdio_daemon_within_a_second(site: Site) -> None:
-    assert any(took < second for took, second in take_seconds_to_end(site, hang_up, busy=False))
+    assert any(took < second for took, second in take_seconds_to_end(site, hang_up))
 
 
 def test_sigterm_ends_an_idle_stdio_daemon_within_a_second(site: Site) -> None:
-    assert any(took < second for took, second in take_seconds_to_end(site, send_sigterm, busy=False))
+    assert any(took < second for took, second in take_seconds_to_end(site, send_sigterm))
 
 
 @pytest.mark.parametrize("end", [hang_up, send_sigterm], ids=["eof", "sigterm"])
 def test_an_ordered_end_takes_every_command_with_it(site: Site, end: Callable[[Wire], None]) -> None:
-    assert any(took < second for took, second in take_seconds_to_end(site, end, busy=True))
+    assert any(took < second for took, second in take_seconds_to_end(site, end, TREE))
 
 
-def test_a_command_that_ignores_every_signal_does_not_hold_up_the_end(wire: Wire) -> None:
-    below = start_tree(wire, STUBBORN)
-    wire.hang_up()
-    assert seconds_to_end(wire.process) < 10.0
-    assert not [pid for pid in below if processes.is_alive(pid)]
+def test_a_command_that_ignores_every_signal_does_not_hold_up_the_end(site: Site) -> None:
+    assert any(took < 10.0 for took, _ in take_seconds_to_end(site, hang_up, STUBBORN))
 
 
 @pytest.mark.parametrize("script", [TREE, STUBBORN], ids=["plain", "stubborn"])

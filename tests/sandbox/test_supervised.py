@@ -35,6 +35,10 @@ def sandboxes() -> list[int]:
     return [pid for pid in below if "codespace-gate" in processes.command_line(pid) and processes.is_alive(pid)]
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 class Bench:
     """A supervisor with a sandbox, and a workspace."""
 
@@ -129,9 +133,9 @@ async def test_a_command_outlives_the_thread_that_prepared_it(bench: Bench) -> N
     await bench.wait_text(process_id, "up")
     (bubblewrap,) = [pid for pid in sandboxes() if " --unshare-all" in processes.command_line(pid)][:1]
     # What --die-with-parent follows: the one thread of the monitor, which lives as long as the run.
-    parent = int(Path(f"/proc/{bubblewrap}/stat").read_text().rpartition(")")[2].split()[1])
+    parent = parent_of(bubblewrap)
     while "bwrap" in processes.command_line(parent).split(" ")[0]:
-        parent = int(Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[1])
+        parent = parent_of(parent)
     assert "monitor.py" in processes.command_line(parent)
     assert len(os.listdir(f"/proc/{parent}/task")) == 1
     await bench.supervisor.write_stdin(process_id, b"alive\n", eof=True)
@@ -169,8 +173,9 @@ async def test_a_killed_monitor_or_bubblewrap_ends_the_run_and_leaves_nothing(be
     for victim in ("monitor", "bubblewrap"):
         process_id = await bench.spawn("sh", "-c", "echo up; setsid sleep 987665 & sleep 987665")
         await bench.wait_text(process_id, "up")
-        outer = min(sandboxes())
-        parent = int(Path(f"/proc/{outer}/stat").read_text().rpartition(")")[2].split()[1])
+        found = sandboxes()
+        parents = {pid: parent_of(pid) for pid in found}
+        ((outer, parent),) = [(pid, parent) for pid, parent in parents.items() if parent not in found]
         os.kill(parent if victim == "monitor" else outer, signal.SIGKILL)
         await bench.supervisor.wait_exit(process_id)
         assert not processes.still_alive_after(marked("987665"), PATIENCE_SECONDS)

@@ -9,20 +9,31 @@ import sys
 
 from codespace.testing import ports
 
-SEEN = "import sys; from codespace.testing.ports import free_port; print(*{free_port() for _ in range(300)})"
+# Each wants the same ones first.
+TELL = """
+import random, sys
+random.shuffle = lambda found: None
+from codespace.testing.ports import free_port
+print(*{free_port() for _ in range(300)}, flush=True)
+sys.stdin.read()
+"""
 
 
-def given(script: str) -> str:
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    return done.stdout.strip()
+def given(process: subprocess.Popen[bytes]) -> set[int]:
+    assert process.stdout is not None
+    return {int(port) for port in process.stdout.readline().split()}
 
 
-def test_two_processes_are_never_given_the_same_port() -> None:
-    mine = {ports.free_port() for _ in range(300)}
-    assert mine
-    others = [set(map(int, given(SEEN).split())) for _ in range(3)]
-    assert all(others)
-    assert not any(mine & theirs for theirs in others)
+def test_no_two_processes_are_given_the_same_ports() -> None:
+    with contextlib.ExitStack() as living:
+        program = [sys.executable, "-c", TELL]
+        started = [
+            living.enter_context(subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+            for _ in range(3)
+        ]
+        found = [given(process) for process in started]
+    assert all(found)
+    assert len(set.union(*found)) == sum(map(len, found))
 
 
 def test_one_process_is_given_each_of_its_ports_in_turn() -> None:
