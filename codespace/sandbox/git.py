@@ -64,7 +64,7 @@ def committing(root: Root, path: str, workspace: str, named: gitconfig.Found) ->
     repository another's belongs to would run programs in that one.
     """
     below = "" if path == "." else path + "/"
-    inside = {place: is_pushed for place, is_pushed in named.items() if place == path or place.startswith(below)}
+    inside = {place: is_pushed for place, is_pushed in named.items() if _is_open(place, path, below)}
     needed = [*(below + name for name in NEEDED), *(place for place, is_pushed in inside.items() if not is_pushed)]
     if path in inside or not all(_kind(root, place) for place in needed) or not _guarded(root, below, GUARDS):
         return [], [path]
@@ -74,6 +74,11 @@ def committing(root: Root, path: str, workspace: str, named: gitconfig.Found) ->
         return [], [path]
     ruling = [below + name for name in RULING if _kind(root, below + name)]
     return [path, *own], [*ruling, *others, *opened]
+
+
+def _is_open(place: str, path: str, below: str) -> bool:
+    """Return whether a place is the repository itself, or lies in it where nothing else closes it."""
+    return place == path or (place.startswith(below) and place[len(below) :].partition("/")[0] not in RULING)
 
 
 def _worktrees(root: Root, path: str, workspace: str) -> tuple[list[str], list[str]]:

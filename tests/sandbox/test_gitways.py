@@ -331,6 +331,11 @@ def test_in_the_mode_commit_what_a_linked_worktree_includes_stays_read_only(
     commits(committing)
 
 
+def test_in_the_mode_commit_a_missing_hook_that_the_configuration_names_hinders_no_commit(repository: Cage) -> None:
+    configure(repository, ("core.fsmonitor", ".git/hooks/missing"))
+    commits(repository.having(git="commit"))
+
+
 def test_a_worktrees_own_configuration_outside_of_the_root_names_its_hooks_too(repository: Cage) -> None:
     tree = repository.base / "tree"
     for words in (
