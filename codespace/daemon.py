@@ -126,8 +126,8 @@ async def open_daemon(
     try:
         roots = [workspace.root for workspace in settings.workspaces.values()]
         instances = Instances(store, wall_clock, settings.state_dir, roots)
-        await instances.register()
         try:
+            await instances.register()
             async with (
                 (open_runner or _runner(settings))(
                     state_dir=settings.state_dir,

@@ -26,11 +26,15 @@ BEHIND_IT = ["applying", "verifying", "restoring", "unknown"]
 EXEC_STATES = {"spawning": "lost", "running": "lost", "draining": "lost", "unknown": "lost"}
 
 
+def execute(database: str, sql: str, *values: Any) -> None:
+    with sqlite3.connect(database) as db:
+        db.execute(sql, values)
+    db.close()
+
+
 def insert(database: str, table: str, **row: Any) -> None:
     columns = ", ".join(row)
-    with sqlite3.connect(database) as db:
-        db.execute(f"INSERT INTO {table} ({columns}) VALUES ({', '.join('?' * len(row))})", tuple(row.values()))
-    db.close()
+    execute(database, f"INSERT INTO {table} ({columns}) VALUES ({', '.join('?' * len(row))})", *row.values())
 
 
 def leave_behind(
@@ -317,3 +321,15 @@ async def test_a_command_of_a_daemon_whose_directory_does_not_answer_is_told_as_
             assert not hung.looks.acquire(blocking=False)
         finally:
             hung.let_go()
+
+
+async def test_a_start_that_cannot_be_recorded_leaves_no_lock_behind() -> None:
+    async with open_bench() as bench:
+        await bench.stop()
+        database = bench.daemon.settings.database
+        execute(database, "CREATE TRIGGER no BEFORE INSERT ON instances BEGIN SELECT raise(ABORT, 'no'); END")
+        with pytest.raises(sqlite3.IntegrityError):
+            await bench.start()
+        assert os.listdir(os.path.join(bench.daemon.settings.state_dir, "instances")) == []
+        execute(database, "DROP TRIGGER no")
+        await bench.start()
