@@ -17,6 +17,8 @@ _LONGEST_COMPARED: Final = 64
 # A longer name is no slip of a known one, and comparing takes quadratic time.
 _SHORTEST_COMPARED: Final = 4
 # Three letters are one slip away from too many words (`cmd`, `cwd`).
+_MOST_ALLOWED: Final = 2
+# More slips than this make another word.
 
 
 def sort_out(sent: Iterable[str], known: Sequence[Argument], prefix: str = "") -> list[str]:
@@ -44,7 +46,12 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     for candidate in sorted(known):
         if bare == _bare(candidate) or candidate.startswith(f"{name.lower()}_"):
             return candidate
-    distances: Mapping[str, int] = {candidate: _distance(name.lower(), candidate) for candidate in known}
+    folded = name.lower()
+    distances: Mapping[str, int] = {
+        candidate: _distance(folded, candidate)
+        for candidate in known
+        if abs(len(folded) - len(candidate)) <= _MOST_ALLOWED  # each letter more is one slip
+    }
     close = [candidate for candidate, distance in distances.items() if distance <= _allowed(name, candidate)]
     return min(close, key=lambda candidate: (distances[candidate], candidate), default=None)
 
@@ -66,7 +73,7 @@ def _allowed(name: str, candidate: str) -> int:
     shorter = min(len(name), len(candidate))
     if shorter < _SHORTEST_COMPARED:
         return 0
-    return 2 if shorter >= 6 else 1
+    return _MOST_ALLOWED if shorter >= 6 else 1
 
 
 def _bare(name: str) -> str:

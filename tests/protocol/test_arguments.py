@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
+import time
 from typing import Any
 
 import jsonschema
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from codespace import limits
 from codespace.errors import Refusal
 from codespace.protocol.schemas import input_schema
 from codespace.protocol.tools import TABLE
@@ -191,6 +193,13 @@ def test_a_hostile_unknown_name_is_shown_harmlessly_and_shortly() -> None:
     _, ignored = TABLE["find"].take({"\x1b[31m\u202e" + "z" * 5000: 1})
     assert "\x1b" not in ignored[0]
     assert len(ignored[0]) < 200
+
+
+def test_unknown_names_cost_next_to_nothing_each() -> None:
+    sent = {f"{number:03}{'q' * 61}": 1 for number in range(limits.UNKNOWN_ARGUMENTS)} | {"command": ["true"]}
+    began = time.process_time()
+    assert len(TABLE["exec_command"].take(sent)[1]) == limits.UNKNOWN_ARGUMENTS
+    assert time.process_time() - began < 0.2  # seconds of the event loop, which all share; 2 ms, and 700 ms once
 
 
 def test_a_flood_of_unknown_names_is_refused_unread() -> None:
