@@ -199,7 +199,7 @@ def test_unknown_names_cost_next_to_nothing_each() -> None:
     sent = {f"{number:03}{'q' * 61}": 1 for number in range(limits.UNKNOWN_ARGUMENTS)} | {"command": ["true"]}
     began = time.process_time()
     assert len(TABLE["exec_command"].take(sent)[1]) == limits.UNKNOWN_ARGUMENTS
-    assert time.process_time() - began < 0.2  # seconds of the event loop, which all share; 2 ms, and 700 ms once
+    assert time.process_time() - began < 0.05  # of the event loop, which all share: it takes 2 ms, and took 200
 
 
 def test_a_flood_of_unknown_names_is_refused_unread() -> None:
