@@ -51,7 +51,7 @@ async def _list(records: Records, arguments: argparse.Namespace) -> int:
     found = [each for each in await records.operations() if not arguments.open or each.finished_at is None]
     if arguments.json:
         for operation in found:
-            print(recorded.as_json(known(operation)))
+            print(recorded.as_json(recorded.facts(operation)))
     elif found:
         print(recorded.table(("OPERATION", "KIND", "STATE", "WORKSPACE", "SINCE", "FILES"), map(_row, found)))
     else:
@@ -73,7 +73,7 @@ async def _show(records: Records, arguments: argparse.Namespace) -> int:
     kept = next((each for each in journals.snapshots(state_dir) if each.operation_id == operation.id), None)
     size = None if kept is None else kept.size_bytes
     if arguments.json:
-        facts = known(operation) | {"events": [known(event) for event in events], "snapshot_bytes": size}
+        facts = recorded.facts(operation) | {"events": [known(event) for event in events], "snapshot_bytes": size}
         print(recorded.as_json(facts))
     else:
         print("\n".join(_lines(operation, events, size)))

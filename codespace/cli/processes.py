@@ -9,7 +9,6 @@ from codespace.cli import recorded
 from codespace.display import display
 from codespace.gateway.operation import Operation
 from codespace.gateway.operator import Operator
-from codespace.gateway.view import known
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -21,7 +20,7 @@ async def _list(operator: Operator, arguments: argparse.Namespace) -> int:
     found = [each for each in await operator.operations(kind="exec") if arguments.all or each.finished_at is None]
     if arguments.json:
         for operation in found:
-            print(recorded.as_json(known(operation)))
+            print(recorded.as_json(recorded.facts(operation)))
     elif found:
         print(recorded.table(("PROCESS", "STATE", "WORKSPACE", "SINCE", "OPERATION", "END"), map(_row, found)))
     else:

@@ -19,7 +19,9 @@ from codespace import cli
 from codespace.cli import configured
 from codespace.display import display
 from codespace.errors import Refusal
+from codespace.gateway.operation import Operation
 from codespace.gateway.operator import Operator, open_operator
+from codespace.gateway.view import known
 from codespace.settings import MEMORY_DATABASE, Settings
 
 Act = Callable[[Operator], Awaitable[int]]
@@ -67,6 +69,11 @@ def tell(refusal: Refusal) -> int:
 def as_json(facts: Mapping[str, Any]) -> str:
     """Return one line of JSON in ASCII: a hostile text comes as escapes, which act on no terminal."""
     return json.dumps(dict(facts), sort_keys=True)
+
+
+def facts(operation: Operation) -> dict[str, Any]:
+    """Return what is recorded of an operation, its id under the name too that every other answer has for it."""
+    return known(operation) | {"operation_id": operation.id}
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

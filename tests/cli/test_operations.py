@@ -63,6 +63,14 @@ async def test_the_whole_diff_is_shown_however_long_it_is_and_acts_on_no_termina
         assert len(exact) > limits.DIFF_BYTES
 
 
+async def test_an_operation_has_its_id_under_one_name_wherever_a_program_reads_it() -> None:
+    async with open_bench(files=FILES) as bench:
+        applied = (await bench.call("apply_patch", patch=UPDATE))["operation_id"]
+        for words in (("list", "--json"), ("show", "--json", applied), ("show", "--json", "--diff", applied)):
+            told = json.loads((await codespace(bench, *words)).stdout.splitlines()[0])
+            assert told["operation_id"] == applied
+
+
 async def test_what_was_forgotten_is_gone_and_recorded_so_and_cannot_be_undone() -> None:
     async with open_bench(files=FILES) as bench:
         applied = (await bench.call("apply_patch", patch=UPDATE))["operation_id"]
