@@ -78,7 +78,8 @@ CODES: Final[Mapping[str, Code]] = {
         "A symbolic link lies on the path; links are never followed.", "Use the path of the real file."
     ),
     "SPECIAL_FILE_REJECTED": Code(
-        "The path is a directory, device, socket or FIFO where a file is needed.", "Name a regular file."
+        "The path is a directory, device, socket or FIFO where a file is needed.",
+        "Name a regular file; for what a directory holds, use find with the glob `directory/**`.",
     ),
     "ADD_FILE_EXISTS": Code(
         "The file to add exists already; nothing was written.", "Update it instead, or choose another path."

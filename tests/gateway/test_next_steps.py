@@ -39,6 +39,15 @@ async def test_who_may_not_decide_is_told_to_wait_for_the_operator() -> None:
         assert "approval_resolve" not in hold.next_step
 
 
+async def test_a_directory_that_is_read_is_told_how_to_be_listed() -> None:
+    async with open_bench(files={"src/a.py": "", "b.py": ""}) as bench:
+        for path in ("src", "src/"):
+            refusal = await refused(bench, "read", path=path)
+            assert refusal.code == "SPECIAL_FILE_REJECTED"
+            assert "find with the glob `directory/**`" in str(refusal.next_step)
+        assert (await bench.call("find", glob="src/**"))["paths"] == ["src/a.py"]
+
+
 async def test_a_key_without_an_operation_is_told_to_be_free_for_the_same_call() -> None:
     async with open_bench(approvals="confirm") as bench:
         hold = await refused(bench, "apply_patch", patch=ADD, operation_key="k")
