@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from codespace.cli.finding import Finding
 from codespace.contract import Workspace
@@ -11,6 +12,8 @@ from codespace.sandbox import probe, report
 from codespace.sandbox.box import Sandbox
 from codespace.sandbox.probe import Standing
 from codespace.settings import Settings
+
+_UNCOUNTED: Final = "Run CodeSpace as an ordinary user, or where it can make a cgroup (docs/sandbox.md, Limits)."
 
 
 def findings(settings: Settings, sandbox: Sandbox) -> Iterator[Finding]:
@@ -57,8 +60,7 @@ def _commands(standing: Standing, workspace: Workspace) -> Finding:
             'As said above; or set `sandbox = "required"`, which refuses them until there is one.',
         )
     limited = ", ".join(f"{name} by {how}" for name, how in facts["sandbox"]["limits"].items() if how != "none")
-    return Finding(
-        "pass" if rung == "linux-sandbox" else "limit",
-        subject,
-        f"{rung}; git {facts['sandbox']['git']}; network {workspace.network}; limits: {limited or 'none'}",
-    )
+    found = f"{rung}; git {facts['sandbox']['git']}; network {workspace.network}; limits: {limited or 'none'}"
+    if rung == "linux-sandbox" and facts["sandbox"]["limits"]["pids"] == "none":
+        return Finding("limit", subject, f"{found}; nothing holds the number of their processes", _UNCOUNTED)
+    return Finding("pass" if rung == "linux-sandbox" else "limit", subject, found)
