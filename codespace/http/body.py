@@ -21,22 +21,22 @@ class Refused(Exception):
         self.status = status
 
 
-async def take(receive: Receive, declared: bytes | None) -> Receive:
+async def take(receive: Receive, declared: bytes | None, most_bytes: int) -> Receive:
     """Return a `receive` that gives the whole body at once, then whatever comes after it.
 
     Args:
         declared: The Content-Length header.
-    Raises: Refused 413 over limits.REQUEST_BYTES, 408 after limits.HTTP_BODY_SECONDS.
+    Raises: Refused 413 over `most_bytes`, 408 after limits.HTTP_BODY_SECONDS.
     Cancel: what was read is dropped.
     """
-    if declared is not None and declared.isdigit() and int(declared) > limits.REQUEST_BYTES:
+    if declared is not None and declared.isdigit() and int(declared) > most_bytes:
         raise Refused(413)
     with trio.move_on_after(limits.HTTP_BODY_SECONDS):
-        return _replay(await _whole(receive), receive)
+        return _replay(await _whole(receive, most_bytes), receive)
     raise Refused(408)
 
 
-async def _whole(receive: Receive) -> list[Message]:
+async def _whole(receive: Receive, most_bytes: int) -> list[Message]:
     parts: list[bytes] = []
     size = 0
     while True:
@@ -44,7 +44,7 @@ async def _whole(receive: Receive) -> list[Message]:
         if message["type"] != "http.request":  # the client is gone
             return [message]
         size += len(message.get("body", b""))
-        if size > limits.REQUEST_BYTES:
+        if size > most_bytes:
             raise Refused(413)
         parts.append(message.get("body", b""))
         if not message.get("more_body", False):

@@ -20,7 +20,7 @@ async def fields() -> Mapping[str, str]:
     """
     data = await request.get_data(as_text=False)
     assert isinstance(data, bytes)  # as asked for
-    if request.mimetype != "application/x-www-form-urlencoded" or len(data) > limits.CONSOLE_FORM_BYTES:
+    if request.mimetype != "application/x-www-form-urlencoded":  # the guard has seen to the size
         raise _wrong("is no form of the console's")
     try:
         pairs = parse_qsl(

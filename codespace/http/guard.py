@@ -10,7 +10,7 @@ Attack, mitigation, reason:
   /console has a host name of its own, which cookies of 127.0.0.1 do not go to (421 under any other), takes
   posts only with exactly its own Origin (403), and asks for a session and a form's token behind that;
 - a proxy that would carry strangers to a door without a token (`--no-auth`) announces itself: 403;
-- a client that sends without end, or never ends: 413, 408.
+- a client that sends without end, or never ends: 413, 408; a stranger at the open paths, early.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Guard:
             await _answer(send, *refusal)
             return
         try:
-            receive = await body.take(receive, _only(scope["headers"], b"content-length"))
+            receive = await body.take(receive, _only(scope["headers"], b"content-length"), _most_bytes(scope["path"]))
         except body.Refused as refused:
             await _answer(send, refused.status, _BODIES[refused.status])
             return
@@ -136,6 +136,11 @@ def _is_inbox(path: str) -> bool:
 
 def _is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(f"{folder}/")
+
+
+def _most_bytes(path: str) -> int:
+    """Return how large a body may be: a stranger's, who need not show a token, no larger than a form of the console."""
+    return limits.CONSOLE_FORM_BYTES if path in _OPEN_PATHS or _is_below(path, "/console") else limits.REQUEST_BYTES
 
 
 def _opens(headers: Headers, needed: bytes) -> bool:

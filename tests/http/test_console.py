@@ -11,6 +11,7 @@ import httpx2
 import pytest
 import trio
 
+from codespace import limits
 from codespace.errors import Refusal
 from codespace.http.console import Console
 from codespace.http.exposure import console_host
@@ -55,6 +56,19 @@ async def test_another_token_than_the_operators_opens_no_session_and_is_told_as_
         answer = await http.post("/sign-in", data={"token": "another"}, headers={"origin": own})
         assert (answer.status_code, "set-cookie" in answer.headers) == (403, False)
         assert "not the operator" in answer.text
+
+
+async def test_who_is_not_signed_in_has_no_more_read_of_a_form_than_a_page_sends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "CONSOLE_FORM_BYTES", 1000)
+    async with open_bench() as bench, signed_in(bench) as http:
+        del http.headers["cookie"]
+        own = f"http://{http.headers['host']}"
+        for size, status in ((limits.CONSOLE_FORM_BYTES, 403), (limits.CONSOLE_FORM_BYTES + 1, 413)):
+            form = "token=".ljust(size, "x")
+            kind = {"content-type": "application/x-www-form-urlencoded"}
+            assert (await http.post("/sign-in", content=form, headers=kind | {"origin": own})).status_code == status
 
 
 async def test_the_list_of_what_is_held_names_its_commands_and_files_and_counts_them() -> None:

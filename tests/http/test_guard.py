@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from codespace import limits
+
 from .door import INITIALIZE, TOKEN, open_door, raw, status_of
 
 ROUTES = ["/mcp", "/healthz", "/nothing"]
@@ -127,3 +129,14 @@ async def test_a_websocket_is_refused() -> None:
         upgrade = {"connection": "upgrade", "upgrade": "websocket", "sec_websocket_version": "13"}
         await stream.send_all(raw("GET", "/mcp", door, sec_websocket_key="AAAAAAAAAAAAAAAAAAAAAA==", **upgrade))
         assert await status_of(stream) == 403
+
+
+async def test_a_body_that_comes_without_a_token_is_not_taken_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CONSOLE_FORM_BYTES", 1000)
+    long = b"x" * (limits.CONSOLE_FORM_BYTES + 1)
+    async with open_door() as door:
+        async with door.http(token=None) as http:
+            assert (await http.post("/healthz", content=long)).status_code == 413
+            assert (await http.post("/mcp", content=long)).status_code == 401
+        async with door.http() as http:
+            assert (await http.post("/mcp", content=long)).status_code == 400  # no JSON, but read
