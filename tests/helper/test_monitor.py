@@ -473,7 +473,7 @@ if os.fork() == 0:
     os.setresuid(65534, 65534, 65534)
     monitor.LISTS_CHILDREN = sys.argv[1] == "listed"
     seen = [pid for pid in monitor.descendants([root]) if pid != os.getpid()]
-    print(seen, monitor.parent_of(root))
+    print(seen, monitor.parent_of(root), flush=True)
     os._exit(0)
 os.wait()
 """
