@@ -53,8 +53,10 @@ async def _grant(operator: Operator, arguments: argparse.Namespace) -> int:
     fingerprint = hold.fingerprint if arguments.fingerprint is None else arguments.fingerprint
     if not (arguments.yes or arguments.fingerprint):
         _print(hold)
-        if not _wanted():
+        if not _can_be_asked():
             return recorded.refused("nothing was granted. Say --yes where nobody can be asked.")
+        if not _wanted():
+            return recorded.refused("nothing was granted.")
     granted, grant = await operator.grant(
         hold.id,
         by=_BY,
@@ -98,7 +100,13 @@ def _row(hold: Hold) -> tuple[str, ...]:
     return hold.id, hold.state, hold.tool, display(hold.workspace_id), left, telling.summary(hold)
 
 
+def _can_be_asked() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
 def _wanted() -> bool:
-    if sys.stdin is None or not sys.stdin.isatty():
+    try:
+        return input("Grant this? [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:  # Ctrl-D, or a terminal that is gone
+        print()
         return False
-    return input("Grant this? [y/N] ").strip().lower() in ("y", "yes")

@@ -60,4 +60,5 @@ def _command(shown: Mapping[str, Any]) -> Iterator[str]:
         yield f"stdin        {display(stdin_view(shown))}"
         yield f"time limit   {shown['timeout_seconds']:g} s"
     for name, version in shown.get("bound", {}).items():
-        yield f"{display(name.partition(':')[0]):<12} {display(name.partition(':')[2])} {display(version)}".rstrip()
+        label, _, path = name.partition(":")
+        yield f"{display(label):<12} " + " ".join(display(part) for part in (path, version) if part)

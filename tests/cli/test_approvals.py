@@ -93,7 +93,9 @@ async def test_nothing_is_granted_unseen_by_a_program_that_cannot_be_asked() -> 
         assert (await bench.call("approval_status", approval_id=hold))["state"] == "pending"
 
 
-@pytest.mark.parametrize(("answer", "state"), [("y\n", "granted"), ("n\n", "pending"), ("\n", "pending")])
+@pytest.mark.parametrize(
+    ("answer", "state"), [("y\n", "granted"), ("n\n", "pending"), ("\n", "pending"), ("\x04", "pending")]
+)
 async def test_a_person_is_shown_the_whole_and_asked(answer: str, state: str) -> None:
     async with open_bench(approvals="operator") as bench:
         hold = await held(bench)
@@ -108,6 +110,8 @@ async def test_a_person_is_shown_the_whole_and_asked(answer: str, state: str) ->
             os.close(ours)
             os.close(theirs)
         assert b"+CANARY" in done.stdout
+        refused = {"granted": (0, b""), "pending": (2, b"codespace: nothing was granted.\n")}
+        assert (done.returncode, done.stderr) == refused[state]
         assert (await bench.call("approval_status", approval_id=hold))["state"] == state
 
 
