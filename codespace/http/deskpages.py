@@ -7,7 +7,7 @@ granted on its own page, behind its own diff.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from markupsafe import Markup
 from quart import Response, request
@@ -18,8 +18,6 @@ from codespace.errors import Refusal
 from codespace.http.desk import SELF, Desk, Form, path_of
 from codespace.http.forms import whole
 from codespace.http.pages import coloured
-
-_DELIVERIES = ("next_checkpoint", "after_current_work", "next_work")
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +232,7 @@ def _text(form: Form) -> str:
 
 def _delivery(form: Form) -> Delivery:
     delivery = form.get("delivery", "")
-    if delivery not in _DELIVERIES:
+    if delivery not in get_args(Delivery):
         raise Refusal("INVALID_ARGUMENT", "There is no such delivery; nothing was stored.")
     return cast(Delivery, delivery)
 

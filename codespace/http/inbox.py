@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, get_args
 
 import structlog
 from quart import Blueprint, Response, request
 
 from codespace import limits
-from codespace.contract import Inbox
+from codespace.contract import Delivery, Inbox
 from codespace.display import display
 from codespace.errors import Refusal
 from codespace.http.guard import OPERATOR
@@ -38,7 +38,6 @@ _STATUS: Final[Mapping[str, int]] = {
 # Every other refusal says that the state of things is in the way.
 _CONFLICT: Final = 409
 
-_DELIVERIES: Final = ("next_checkpoint", "after_current_work", "next_work")
 _KINDS: Final = ("follow_up", "note")
 _ID: Final = 200  # characters; ours are shorter, and a longer one is no id
 
@@ -61,7 +60,7 @@ def _revision(required: bool) -> Argument:
 
 
 _KIND: Final = Argument("kind", "text", "What it is.", choices=_KINDS)
-_DELIVERY: Final = Argument("delivery", "text", "When it is due.", choices=_DELIVERIES)
+_DELIVERY: Final = Argument("delivery", "text", "When it is due.", choices=get_args(Delivery))
 _SUPERSEDES: Final = Argument("supersedes", "text", "Whose place it takes.", minimum=1, maximum=_ID)
 _INTENT_IDS: Final = Argument(
     "intent_ids",

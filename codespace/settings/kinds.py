@@ -24,24 +24,20 @@ class Kind:
     check: Callable[[str, object], Any]
 
 
-def choice(*allowed: str, later: Mapping[str, str] | None = None) -> Kind:
-    """One of some words. `later`: words of the contract that this version cannot keep, with the way on."""
-    not_yet = later or {}
+def choice(*allowed: str) -> Kind:
+    """One of some words."""
     words = ", ".join(f"`{word}`" for word in allowed)
 
     def check(key: str, value: object) -> str:
         if not isinstance(value, str):
             raise wrong(key, value, f"one of {words}")
-        if value in not_yet:
-            raise SettingsError(key, f"`{value}` is not available in this version.", not_yet[value])
         if value not in allowed:
             meant = near(value, allowed)
             fix = f"Did you mean `{meant}`?" if meant else f"Use one of {words}."
             raise SettingsError(key, f"`{shown(value)}` is not a value of this key.", fix)
         return value
 
-    shapes = [f"`{word}`" for word in allowed] + [f"`{word}` (not in this version)" for word in not_yet]
-    return Kind(" \\| ".join(shapes), check)
+    return Kind(" \\| ".join(f"`{word}`" for word in allowed), check)
 
 
 def flag() -> Kind:
