@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ from codespace import limits
 from codespace.contract import DiffPage, Inbox, Runner, Tools
 from codespace.errors import Refusal
 from codespace.gateway import audit
-from codespace.gateway.admission import Admission
+from codespace.gateway.admission import Admission, Driver
 from codespace.gateway.audit import Audit
 from codespace.gateway.brake import Brake
 from codespace.gateway.elsewhere import Elsewhere
@@ -34,6 +35,7 @@ from codespace.gateway.ledger import Ledger
 from codespace.gateway.links import Links
 from codespace.gateway.neighbours import Neighbours
 from codespace.gateway.occupancy import Occupancy
+from codespace.gateway.opening import open_store
 from codespace.gateway.operator import Operator
 from codespace.gateway.patching import Patching
 from codespace.gateway.plans import Plans
@@ -122,8 +124,7 @@ async def open_daemon(
     Raises: Refusal STORE_UNAVAILABLE where database or state dir cannot be used.
     Cancel: the stop is as ordered as a normal one, within limits.STOP_SECONDS.
     """
-    store = await trio.to_thread.run_sync(Store.open, settings.database)
-    try:
+    async with open_store(settings.database) as store:
         roots = [workspace.root for workspace in settings.workspaces.values()]
         instances = Instances(store, wall_clock, settings.state_dir, roots)
         try:
@@ -145,10 +146,6 @@ async def open_daemon(
                 yield daemon
         finally:
             instances.close()
-    finally:
-        # Protects what is in line for the database; Store.close bounds itself.
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.STOP_SECONDS):
-            await trio.to_thread.run_sync(store.close)
 
 
 @asynccontextmanager
@@ -160,87 +157,149 @@ async def _open_gateway(
     wall_clock: Callable[[], float],
     exposed: tuple[str, ...],
 ) -> AsyncIterator[Daemon]:
-    own = instances.own.id
-    chain = Audit(wall_clock, own)
-    ledger = Ledger(store, wall_clock, own, chain)
-    registry = Registry(settings.workspaces)
-    polls = Polls()
-    with closing(Occupancy(Neighbours(ledger, own).occupant)) as occupancy:
+    chain = Audit(wall_clock, instances.own.id)
+    ledger = Ledger(store, wall_clock, instances.own.id, chain)
+    with closing(Occupancy(Neighbours(ledger, instances.own.id).occupant)) as occupancy:
         async with _open_drivers() as drivers:
-            leftovers = Leftovers()
-            scrubber = Scrubber(store, drivers)
-            holds = Holds(
-                store,
-                ledger,
-                chain,
-                drivers,
-                wall_clock,
-                own,
-                polls,
-                settings.approval_expiry_seconds,
-                leftovers.tell,
-                scrubber,
-            )
-            recovery = Recovery(instances, ledger, holds, Settlement(ledger, occupancy, runner, registry, wall_clock))
-            undo = Undo(runner, ledger, instances)
-            plans = Plans(runner, {"apply_patch": plan_patch(runner), "operation_undo": undo.plan})
-            patching = Patching(runner, ledger, occupancy, drivers, wall_clock, own, leftovers.tell, recovery, plans)
-            runs = Runs(runner)
-            settlement = Settlement(ledger, occupancy, runner, registry, wall_clock)
-            stops = Stops(store, wall_clock, own)
-            elsewhere = Elsewhere(
-                ledger, runner, instances, registry, stops, settlement.settle, wall_clock, settings.retention_seconds
-            )
-            processes = Processes(runner, runs, elsewhere, polls)
-            execution = Execution(
-                runner, ledger, occupancy, drivers, wall_clock, own, runs, processes, leftovers.tell, recovery
-            )
-            grants = Grants(store, ledger, chain, wall_clock, own, scrubber)
-            admission = Admission(
-                registry,
-                ledger,
-                holds,
-                grants,
-                Fingerprints(store.secret("fingerprint")),
-                {
-                    "apply_patch": patching,
-                    "operation_undo": patching,
-                    "exec_command": execution,
-                    "write_stdin": Feeding(processes),
-                },
-            )
-            transports: list[str] = []
-            facts = _server_facts(exposed, transports)
-            works = Works(store, ledger, chain, wall_clock, store.secret("fingerprint"), settings.workspaces)
-            brake = Brake(ledger, execution, elsewhere, own)
-            inbox = GatewayInbox(store, chain, works, drivers, brake.stop, wall_clock)
-            links = Links(runner)
-            gate = Gate(registry, runner, ledger, holds, patching, processes, admission, works, links, facts)
-            kept_diff = partial(_kept_diff, ledger, instances, runner)
-            operator = Operator(store, ledger, holds, grants, settings.workspaces)
-            daemon = Daemon(settings, gate, inbox, operator, kept_diff, polls, occupancy, exposed, transports)
-            await recovery.run()
-            await works.settle_all()
-            await _note(store, ledger, own, "started")
-            drivers.start_soon(stops.hear, lambda: runs.any_live, processes.serve, drivers)
-            drivers.start_soon(holds.tend)
-            drivers.start_soon(grants.tend)
-            drivers.start_soon(recovery.tend, leftovers, lambda: patching.under_way | execution.under_way)
-            drivers.start_soon(recovery.watch)
-            drivers.start_soon(links.count, settings.workspaces.values())
-            drivers.start_soon(prune, runner, ledger, settings.snapshot_bytes, settings.snapshot_age_seconds)
+            house = _wire(settings, store, chain, ledger, occupancy, instances, runner, drivers, wall_clock, exposed)
+            await house.start(drivers)
             try:
-                yield daemon
+                yield house.daemon
             finally:
-                daemon.begin_stop()
+                house.daemon.begin_stop()
                 # Protects the order of the stop: processes end and are recorded, patches finish. What is
                 # left at the deadline is cut off: the runner ends trees, journals settle patches.
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.STOP_SECONDS):
-                    await execution.end_all(limits.STOP_GRACE_SECONDS)
-                    await patching.wait_idle()
-                    await holds.wait_idle()
-                    await _say_goodbye(store, ledger, grants, recovery, own)
+                    await house.stop()
                 runner.cut_off()  # a helper that has not answered by now is not waited for: its journal will tell
+
+
+@dataclass(frozen=True, slots=True)
+class _House:
+    """What of a wired daemon is started and stopped, in this order."""
+
+    daemon: Daemon
+    settings: Settings
+    store: Store
+    ledger: Ledger
+    instance_id: str
+    leftovers: Leftovers
+    recovery: Recovery
+    works: Works
+    stops: Stops
+    runs: Runs
+    processes: Processes
+    holds: Holds
+    grants: Grants
+    patching: Patching
+    execution: Execution
+    links: Links
+    runner: Runner
+
+    async def start(self, drivers: trio.Nursery) -> None:
+        """Settle what was left behind, then have the drivers' nursery tend what goes on by itself."""
+        await self.recovery.run()
+        await self.works.settle_all()
+        await _note(self.store, self.ledger, self.instance_id, "started")
+        settings = self.settings
+        drivers.start_soon(self.stops.hear, lambda: self.runs.any_live, self.processes.serve, drivers)
+        drivers.start_soon(self.holds.tend)
+        drivers.start_soon(self.grants.tend)
+        drivers.start_soon(
+            self.recovery.tend, self.leftovers, lambda: self.patching.under_way | self.execution.under_way
+        )
+        drivers.start_soon(self.recovery.watch)
+        drivers.start_soon(self.links.count, settings.workspaces.values())
+        drivers.start_soon(prune, self.runner, self.ledger, settings.snapshot_bytes, settings.snapshot_age_seconds)
+
+    async def stop(self) -> None:
+        """End commands, wait for patches and holds, and record the end. Cancel: the next start settles the rest."""
+        await self.execution.end_all(limits.STOP_GRACE_SECONDS)
+        await self.patching.wait_idle()
+        await self.holds.wait_idle()
+        await _say_goodbye(self.store, self.ledger, self.grants, self.recovery, self.instance_id)
+
+
+def _wire(
+    settings: Settings,
+    store: Store,
+    chain: Audit,
+    ledger: Ledger,
+    occupancy: Occupancy,
+    instances: Instances,
+    runner: Runner,
+    drivers: trio.Nursery,
+    wall_clock: Callable[[], float],
+    exposed: tuple[str, ...],
+) -> _House:
+    """Make the parts of the gateway and give each those that it needs. Starts nothing."""
+    own = instances.own.id
+    registry = Registry(settings.workspaces)
+    polls = Polls()
+    leftovers = Leftovers()
+    scrubber = Scrubber(store, drivers)
+    holds = Holds(
+        store,
+        ledger,
+        chain,
+        drivers,
+        wall_clock,
+        own,
+        polls,
+        settings.approval_expiry_seconds,
+        leftovers.tell,
+        scrubber,
+    )
+    settlement = Settlement(ledger, occupancy, runner, registry, wall_clock)
+    recovery = Recovery(instances, ledger, holds, settlement)
+    undo = Undo(runner, ledger, instances)
+    plans = Plans(runner, {"apply_patch": plan_patch(runner), "operation_undo": undo.plan})
+    patching = Patching(runner, ledger, occupancy, drivers, wall_clock, own, leftovers.tell, recovery, plans)
+    runs = Runs(runner)
+    stops = Stops(store, wall_clock, own)
+    elsewhere = Elsewhere(
+        ledger, runner, instances, registry, stops, settlement.settle, wall_clock, settings.retention_seconds
+    )
+    processes = Processes(runner, runs, elsewhere, polls)
+    execution = Execution(
+        runner, ledger, occupancy, drivers, wall_clock, own, runs, processes, leftovers.tell, recovery
+    )
+    grants = Grants(store, ledger, chain, wall_clock, own, scrubber)
+    acts: dict[str, Driver] = {
+        "apply_patch": patching,
+        "operation_undo": patching,
+        "exec_command": execution,
+        "write_stdin": Feeding(processes),
+    }
+    admission = Admission(registry, ledger, holds, grants, Fingerprints(store.secret("fingerprint")), acts)
+    works = Works(store, ledger, chain, wall_clock, store.secret("fingerprint"), settings.workspaces)
+    brake = Brake(ledger, execution, elsewhere, own)
+    inbox = GatewayInbox(store, chain, works, drivers, brake.stop, wall_clock)
+    links = Links(runner)
+    transports: list[str] = []
+    facts = _server_facts(exposed, transports)
+    gate = Gate(registry, runner, ledger, holds, patching, processes, admission, works, links, facts)
+    kept_diff = partial(_kept_diff, ledger, instances, runner)
+    operator = Operator(store, ledger, holds, grants, settings.workspaces)
+    return _House(
+        Daemon(settings, gate, inbox, operator, kept_diff, polls, occupancy, exposed, transports),
+        settings,
+        store,
+        ledger,
+        own,
+        leftovers,
+        recovery,
+        works,
+        stops,
+        runs,
+        processes,
+        holds,
+        grants,
+        patching,
+        execution,
+        links,
+        runner,
+    )
 
 
 @asynccontextmanager

@@ -23,6 +23,7 @@ from codespace.gateway.grants import Grant, Grants
 from codespace.gateway.hold import Hold
 from codespace.gateway.holds import Holds
 from codespace.gateway.ledger import Ledger
+from codespace.gateway.opening import open_store
 from codespace.gateway.operation import Kind, Operation
 from codespace.gateway.polls import Polls
 from codespace.gateway.scopes import Scope
@@ -168,31 +169,25 @@ async def open_operator(
     Raises: Refusal STORE_UNAVAILABLE.
     Cancel: what was decided stays decided.
     """
-    store = await trio.to_thread.run_sync(Store.open, database)
-    try:
-        async with trio.open_nursery() as nursery:
-            audit = Audit(wall_clock, COMMAND_LINE)
-            ledger = Ledger(store, wall_clock, COMMAND_LINE, audit)
-            scrubber = Scrubber(store, nursery)
-            holds = Holds(
-                store,
-                ledger,
-                audit,
-                nursery,
-                wall_clock,
-                COMMAND_LINE,
-                Polls(),
-                expiry_seconds,
-                left_over=lambda: None,
-                scrubber=scrubber,
-            )
-            grants = Grants(store, ledger, audit, wall_clock, COMMAND_LINE, scrubber)
-            yield Operator(store, ledger, holds, grants, workspaces)
-            nursery.cancel_scope.deadline = trio.current_time() + limits.SCRUB_PATIENCE_SECONDS
-    finally:
-        # Protects what is in line for the database; Store.close bounds itself.
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.STOP_SECONDS):
-            await trio.to_thread.run_sync(store.close)
+    async with open_store(database) as store, trio.open_nursery() as nursery:
+        audit = Audit(wall_clock, COMMAND_LINE)
+        ledger = Ledger(store, wall_clock, COMMAND_LINE, audit)
+        scrubber = Scrubber(store, nursery)
+        holds = Holds(
+            store,
+            ledger,
+            audit,
+            nursery,
+            wall_clock,
+            COMMAND_LINE,
+            Polls(),
+            expiry_seconds,
+            left_over=lambda: None,
+            scrubber=scrubber,
+        )
+        grants = Grants(store, ledger, audit, wall_clock, COMMAND_LINE, scrubber)
+        yield Operator(store, ledger, holds, grants, workspaces)
+        nursery.cancel_scope.deadline = trio.current_time() + limits.SCRUB_PATIENCE_SECONDS
 
 
 COMMAND_LINE = "command-line"

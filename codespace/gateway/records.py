@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, closing
 
-import trio
-
 from codespace import limits
 from codespace.contract import Workspace
 from codespace.errors import Refusal
@@ -19,10 +17,10 @@ from codespace.gateway.instances import Instances
 from codespace.gateway.ledger import Ledger
 from codespace.gateway.neighbours import Neighbours
 from codespace.gateway.occupancy import Occupancy
+from codespace.gateway.opening import open_store
 from codespace.gateway.operation import Kind, Operation
 from codespace.gateway.operator import COMMAND_LINE
 from codespace.gateway.settlement import Hands, Settlement
-from codespace.gateway.store import Store
 
 
 class Records:
@@ -105,14 +103,9 @@ async def open_records(
     Raises: Refusal STORE_UNAVAILABLE.
     Cancel: what was recorded stays recorded.
     """
-    store = await trio.to_thread.run_sync(Store.open, database)
-    try:
+    async with open_store(database) as store:
         ledger = Ledger(store, wall_clock, COMMAND_LINE, Audit(wall_clock, COMMAND_LINE))
         instances = Instances(store, wall_clock, state_dir, ())
         with closing(Occupancy(Neighbours(ledger, COMMAND_LINE).occupant)) as occupancy:
             settlement = Settlement(ledger, occupancy, hands, workspaces.values(), wall_clock)
             yield Records(ledger, instances, settlement, state_dir)
-    finally:
-        # Protects what is in line for the database; Store.close bounds itself.
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.STOP_SECONDS):
-            await trio.to_thread.run_sync(store.close)

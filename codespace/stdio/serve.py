@@ -13,14 +13,8 @@ from codespace.stdio.claim import Claimed
 from codespace.stdio.lines import is_closed, open_stream, read_lines
 
 
-async def serve_stdio(
-    server: McpServer,
-    claimed: Claimed,
-    *,
-    stop: trio.Event | None = None,
-    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Serve until end of input, a vanished reader, or `stop`; started once the client may speak.
+async def serve_stdio(server: McpServer, claimed: Claimed, *, stop: trio.Event) -> None:
+    """Serve until end of input, a vanished reader, or `stop`.
 
     Args:
         claimed: From `claim`; closed at the end.
@@ -28,14 +22,13 @@ async def serve_stdio(
     Cancel: ends at once; a message that is being written may be cut, its reader is being left anyway.
     """
     reader, writer = open_stream(claimed.input_fd), open_stream(claimed.output_fd)
-    task_status.started()
     try:
         async with aclosing(read_lines(reader)) as lines:
             await serve_lines(
                 server,
                 lines,
                 writer.send_all,
-                stop=trio.Event() if stop is None else stop,
+                stop=stop,
                 is_closed=partial(is_closed, claimed.input_fd),
             )
     except* (trio.BrokenResourceError, OSError):
