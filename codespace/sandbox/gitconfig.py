@@ -22,12 +22,13 @@ from typing import Final
 
 from codespace import limits
 from codespace.beneath import Entry, Root
+from codespace.beneath.reading import Stamp, stamp_of
 from codespace.errors import Refusal
 from codespace.sandbox import gitaccount, gitsettings, gitways
 from codespace.sandbox.gitaccount import Account
 from codespace.sandbox.gitsettings import Named
 from codespace.sandbox.gitways import Way
-from codespace.sandbox.scan import GitDirectory, is_git_name
+from codespace.sandbox.scan import SETTLED_NANOSECONDS, GitDirectory, is_git_name
 
 _CONFIGURATIONS: Final = ("config", "config.worktree")
 _WORKTREES: Final = "worktrees"
@@ -254,6 +255,8 @@ class _Search:
     def _read(self, path: str) -> str:
         """Return the text of a configuration; where a link leads to it, add the way."""
         inside = _inside(self._root, path)
+        if inside is not None and self._root.stamp(inside) is None:
+            return ""  # nearly always so for all but one, and an error costs more than a look
         try:
             if inside is not None:
                 return _content(self._root, inside)
@@ -267,6 +270,10 @@ class _Search:
 
     def _listed(self, path: str, *, links: bool) -> list[str]:
         """Return what lies in a directory, links or directories; where a link leads to it, add the way."""
+        inside = _inside(self._root, path)
+        stamp = None if inside is None else self._root.stamp(inside)
+        if inside is not None and (stamp is None or (links and stamp in _plain)):
+            return []
         try:
             descriptor = self._open(path)
         except OSError:
@@ -274,16 +281,22 @@ class _Search:
         if descriptor is None:
             return []
         try:
-            with os.scandir(descriptor) as entries:
-                return [
-                    f"{path}/{entry.name}"
-                    for entry in itertools.islice(entries, _ENTRIES)
-                    if (entry.is_symlink() if links else entry.is_dir(follow_symlinks=False))
-                ]
+            names = _names(descriptor, links=links)
+            if links and not names:
+                self._remember(stamp_of(os.fstat(descriptor)))
         except OSError:
             return []
         finally:
             os.close(descriptor)
+        return [f"{path}/{name}" for name in names]
+
+    def _remember(self, stamp: Stamp) -> None:
+        """Take note of a directory without links, where it can be known again: as `scan` does, and for its reasons."""
+        settled = stamp[0] == self._root.identity[0] and stamp[-1] < time.time_ns() - SETTLED_NANOSECONDS
+        if settled and self._root.tells_changes():
+            if len(_plain) >= _ENTRIES:
+                _plain.clear()
+            _plain[stamp] = None
 
     def _open(self, path: str) -> int | None:
         inside = _inside(self._root, path)
@@ -323,6 +336,19 @@ def _ways_of(root: Root, account: Account) -> tuple[Way, ...]:
         _ways.clear()
     _ways[root.identity] = account, found
     return found
+
+
+_plain: dict[Stamp, None] = {}
+"""Directories of hooks without a link among them, as nearly all are: another name or file gives them another stamp."""
+
+
+def _names(descriptor: int, *, links: bool) -> list[str]:
+    with os.scandir(descriptor) as entries:
+        return [
+            entry.name
+            for entry in itertools.islice(entries, _ENTRIES)
+            if (entry.is_symlink() if links else entry.is_dir(follow_symlinks=False))
+        ]
 
 
 def _is_relative(named: Named) -> bool:

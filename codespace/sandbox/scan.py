@@ -31,9 +31,9 @@ _PARTS: Final = frozenset({"HEAD", "commondir", "objects", "refs"})
 _TELLING: Final = frozenset(letter for name in (*_GIT_NAMES, *_PARTS) for letter in (name[0].lower(), name[0].upper()))
 """First letters of every name that matters by itself, in plain letters."""
 _LOOK_AT_CLOCK: Final = 1024  # entries between two looks at the clock
-_SETTLED_NANOSECONDS: Final = 3_000_000_000
-# A directory that changed so short before it was listed may change again at the same time of the clock, which some
-# filesystems keep in whole seconds.
+SETTLED_NANOSECONDS: Final = 3_000_000_000
+"""A directory that changed so short before it was listed may change again at the same time of the clock, which some
+filesystems keep in whole seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class _Scan:
         except OSError as error:
             self._note_closed(directory, error)
         else:
-            settled = stamp[0] == self._root.identity[0] and stamp[-1] < began - _SETTLED_NANOSECONDS
+            settled = stamp[0] == self._root.identity[0] and stamp[-1] < began - SETTLED_NANOSECONDS
             if settled and not is_encrypted(descriptor):
                 self._keep(directory, listed)
         finally:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import shlex
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from codespace.beneath import Root
 from codespace.errors import Refusal
-from codespace.sandbox import box, spawn
+from codespace.sandbox import box, gitconfig, spawn
 from codespace.sandbox.plan import HOME, Planted
 
 from .cage import PATH, Cage, accounts, bubblewraps, caged
@@ -19,10 +21,10 @@ from .test_git import EVIL, IDENTITY
 HOOK = "post-index-change"
 
 
-@pytest.fixture(params=accounts())
-def cage(request: pytest.FixtureRequest) -> Iterator[Cage]:
-    """Lend an attacker; what is looked at here is the same with every bubblewrap."""
-    with caged(request.param, bubblewraps()[0]) as lent:
+@pytest.fixture
+def cage() -> Iterator[Cage]:
+    """Lend an attacker; what is looked at here is the same for every account and with every bubblewrap."""
+    with caged(accounts()[-1], bubblewraps()[0]) as lent:
         yield lent
 
 
@@ -176,6 +178,21 @@ def test_what_hooks_lead_to_is_not_a_commands_to_write(
     check(repository.having(git=mode), write(attacked, hook(repository)))
 
 
+def test_a_link_among_hooks_is_seen_though_there_was_none_at_the_look_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".git/hooks").mkdir(parents=True)
+    (tmp_path / ".git/hooks/pre-push").touch()
+    os.utime(tmp_path / ".git/hooks", (0, 0))
+    later = time.time_ns() + 10_000_000_000
+    monkeypatch.setattr(time, "time_ns", lambda: later)  # the directory has settled
+    with Root.open(str(tmp_path)) as root:
+        assert [gitconfig.places(root) for _ in range(2)] == [(), ()]
+        (tmp_path / ".git/hooks/pre-push").unlink()
+        (tmp_path / ".git/hooks/pre-push").symlink_to("../../check")
+        assert gitconfig.places(root) == ("/.git/hooks", "/check")
+
+
 def test_where_the_root_itself_is_the_directory_of_hooks_each_is_protected_by_its_name(repository: Cage) -> None:
     repository.put("pre-push", "#!/bin/sh\n", 0o755)
     configure(repository, ("core.hooksPath", "."))
@@ -183,6 +200,13 @@ def test_where_the_root_itself_is_the_directory_of_hooks_each_is_protected_by_it
     assert (repository.root / "pre-push").read_text() == "#!/bin/sh\n"
     assert (repository.root / "fine").exists()
     assert [one.path for one in planted] == ["post-merge"]
+
+
+def test_hooks_are_found_from_the_top_that_the_configuration_names(repository: Cage) -> None:
+    repository.put("deep/tools/pre-push", "#!/bin/sh\n", 0o755)
+    configure(repository, ("core.hooksPath", "tools"), ("core.worktree", "../deep"))
+    attack = write(f"deep/tools/{HOOK}", hook(repository)) + "cp file deep/file; "
+    check(repository, attack, ["-C", "deep", "status"])
 
 
 @pytest.mark.parametrize(
