@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -19,6 +20,11 @@ Result = Mapping[str, Any]
 _NO_PATH: Final = (
     "Names of files are compared, not of directories: `dir/**` takes all below one. Ignored files come with "
     "include_ignored."
+)
+_ESCAPE: Final = re.compile(r"\\(?:[nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
+_NOT_SAYABLE: Final = (
+    "A name that is written with an escape here, such as \\n or \\udce9, may hold what no argument can: then only a "
+    "command reaches it, by a pattern of its shell."
 )
 
 
@@ -153,8 +159,10 @@ def _find(result: Result) -> str:
     paths = result["paths"]
     seen = result["total_seen"]
     head = _count(seen, "path") if len(paths) == seen else f"{len(paths)} of {_count(seen, 'path')}"
-    none = () if seen or result["truncated"] else (_NO_PATH,)
-    return "\n".join([f"{head}{_cut(result)}", *none, *map(_name, paths)])
+    notes = [] if seen or result["truncated"] else [_NO_PATH]
+    if any(map(_ESCAPE.search, paths)):
+        notes.append(_NOT_SAYABLE)
+    return "\n".join([f"{head}{_cut(result)}", *notes, *map(_name, paths)])
 
 
 def _search(result: Result) -> str:

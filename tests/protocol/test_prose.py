@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 from typing import Any
 
 from mcp_types import TextContent
@@ -71,6 +72,16 @@ async def test_a_name_with_a_backslash_can_be_sent_back_as_it_was_told() -> None
 def test_a_name_that_acts_is_still_told_with_escapes() -> None:
     found = {"paths": ["a\\b\x1b[2J\u202e\nc"], "truncated": False, "total_seen": 1}
     assert prose.write("find", found).split("\n")[1:] == ["a\\b\\x1b[2J\\u202e\\nc"]
+
+
+async def test_a_name_that_no_argument_can_hold_is_told_to_be_one() -> None:
+    async with open_bench(files={"plain.txt": "", "src/a.py": ""}) as bench:
+        assert "no argument can" not in await said(bench, "find")
+        for name in (b"new\nline", b"latin-\xe9"):
+            path = bench.root / os.fsdecode(name)
+            path.touch()
+            assert "no argument can" in await said(bench, "find")
+            path.unlink()
 
 
 async def test_a_find_without_a_path_says_what_a_glob_is_compared_with() -> None:
