@@ -356,19 +356,9 @@ class Gate:
             workspace = self._writable(await self._workspace_of(str(arguments.get("operation_id"))))
         else:
             workspace = self._writable(arguments.get("workspace_id"))
-        if arguments.get("check_only"):
-            raise Refusal(
-                "INVALID_ARGUMENT",
-                "`arguments.check_only` asks for a preview, which needs no grant; nothing was held.",
-                next_step="Call apply_patch with check_only, or leave it out to have the patch itself held.",
-                details={"argument": "arguments.check_only"},
-            )
+        _refuse_preview(arguments)
         await self._require_work(arguments.get("work_id"), workspace, arguments.get("operation_key"))
-        filled = {name: value for name, value in arguments.items() if name != "check_only"}
-        filled["workspace_id"] = workspace.id
-        for name in {"env", "expected_versions"} & filled.keys():
-            filled[name] = filled[name] or {}
-        return hold_view(await self._admission.hold(tool, workspace, filled, caller))
+        return hold_view(await self._admission.hold(tool, workspace, _as_called(arguments, workspace), caller))
 
     async def approval_status(self, caller: Caller, *, approval_id: str, wait_seconds: float) -> dict[str, Any]:
         await self._hold(approval_id)
@@ -465,3 +455,22 @@ class Gate:
         workspace = self._readable(workspace_id)
         policy.require_write(workspace)
         return workspace
+
+
+def _refuse_preview(arguments: Mapping[str, Any]) -> None:
+    if arguments.get("check_only"):
+        raise Refusal(
+            "INVALID_ARGUMENT",
+            "`arguments.check_only` asks for a preview, which needs no grant; nothing was held.",
+            next_step="Call apply_patch with check_only, or leave it out to have the patch itself held.",
+            details={"argument": "arguments.check_only"},
+        )
+
+
+def _as_called(arguments: Mapping[str, Any], workspace: Workspace) -> dict[str, Any]:
+    """Return the arguments of a call that is to be held as the call itself hands them on: both are one request."""
+    filled = {name: value for name, value in arguments.items() if name != "check_only"}
+    empty: dict[str, Any] = {
+        name: {} for name in ("env", "expected_versions") if name in filled and filled[name] is None
+    }
+    return filled | empty | {"workspace_id": workspace.id}
