@@ -24,7 +24,7 @@ HOOK = "post-index-change"
 @pytest.fixture
 def cage() -> Iterator[Cage]:
     """Lend an attacker; what is looked at here is the same for every account and with every bubblewrap."""
-    with caged(accounts()[-1], bubblewraps()[0]) as lent:
+    with caged(accounts()[0], bubblewraps()[0]) as lent:
         yield lent
 
 
