@@ -90,7 +90,7 @@ class Admission:
         return await self._find_or_place(request)
 
     async def resume(self, hold: Hold, caller: Caller) -> dict[str, Any]:
-        """Run a granted hold, once; wait for the call that runs it, or replay its stored result."""
+        """Run a granted hold of a directory of ours, once; wait for the call that runs it, or replay its result."""
         if hold.state == "pending":
             raise held(hold)
         if hold.state == "denied":
@@ -99,12 +99,24 @@ class Admission:
             return self._holds.stored(hold)
         assert hold.body is not None  # a hold keeps its body until it is denied or consumed
         workspace = self._registry.find(hold.workspace_id)
-        await self._refuse_another_directory(hold, workspace)
         await self._refuse_weaker_grant(hold, workspace)
         driver = self._drivers[hold.tool]
         await driver.authorize(workspace, hold.body)  # the profile may have changed since the grant
         request = Request(hold.tool, workspace, hold.body, hold.fingerprint, caller)
         return await self._holds.run_once(hold, lambda: driver.perform(request, hold))
+
+    async def refuse_another_directory(self, hold: Hold, workspace: Workspace) -> None:
+        """Refuse a hold of another root than the workspace's id names here; of one that ended, only digests are left.
+
+        Raises: Refusal APPROVAL_CONFLICT.
+        """
+        if hold.body is None or await self._fingerprints.take(hold.tool, workspace, hold.body) == hold.fingerprint:
+            return
+        raise Refusal(
+            "APPROVAL_CONFLICT",
+            f"The hold is for another directory than workspace {workspace.id} is here; nothing was done.",
+            approval_id=hold.id,
+        )
 
     async def _grant_in_advance(self, hold: Hold, workspace: Workspace) -> Hold:
         """Grant a hold in the name of what the operator granted before, where that covers it."""
@@ -112,16 +124,6 @@ class Admission:
         if grant is None:
             return hold
         return await self._holds.resolve(hold.id, "grant", by=f"scoped grant {grant.id}", authority="grant")
-
-    async def _refuse_another_directory(self, hold: Hold, workspace: Workspace) -> None:
-        """Refuse where the workspace's id names another root here than where the request was held."""
-        assert hold.body is not None  # as in resume
-        if await self._fingerprints.take(hold.tool, workspace, hold.body) != hold.fingerprint:
-            raise Refusal(
-                "APPROVAL_CONFLICT",
-                f"The hold is for another directory than workspace {workspace.id} is here; nothing was done.",
-                approval_id=hold.id,
-            )
 
     async def _refuse_weaker_grant(self, hold: Hold, workspace: Workspace) -> None:
         """Take a caller's own grant back where the operator has to decide by now: `confirm` became `operator`."""

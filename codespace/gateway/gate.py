@@ -390,10 +390,14 @@ class Gate:
         return {"approval_id": approval_id, "state": "consumed", hold.tool: result | waiting} | waiting
 
     async def _hold(self, approval_id: str) -> Hold:
-        """Return a hold; one of another daemon's workspace is not there for an agent, like its works and processes."""
+        """Return a hold that agents here may know of, like works and processes: one of a workspace and directory here.
+
+        Raises: Refusal APPROVAL_NOT_FOUND, APPROVAL_CONFLICT.
+        """
         hold = await self._holds.get(approval_id)
         if not self._registry.knows(hold.workspace_id):
             raise no_such_hold(approval_id)
+        await self._admission.refuse_another_directory(hold, self._registry.find(hold.workspace_id))
         return hold
 
     async def _work_behind(self, result: Mapping[str, Any]) -> str | None:

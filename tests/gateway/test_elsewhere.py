@@ -103,6 +103,24 @@ async def test_a_process_in_a_root_that_is_not_registered_here_is_not_told_of(tm
             assert (await other.call("list_processes"))["processes"] == []
 
 
+async def test_a_hold_of_another_directory_with_the_same_id_is_neither_shown_nor_decided_here(tmp_path: Path) -> None:
+    async with open_bench(approvals="confirm") as bench:
+        strange = Site(tmp_path)
+        strange.add_workspace("main", approvals="confirm")
+        strange.extra_environ["CODESPACE_OPERATIONS_DB"] = bench.daemon.settings.database
+        async with beside(bench, strange) as other:
+            patch = "*** Begin Patch\n*** Add File: a.txt\n+CANARY\n*** End Patch\n"
+            hold = (await refused("APPROVAL_REQUIRED", bench, "apply_patch", patch=patch)).approval_id
+            for tool, more in (
+                ("approval_status", {}),
+                ("approval_resolve", {"decision": "grant"}),
+                ("operation_resume", {}),
+            ):
+                said = await refused("APPROVAL_CONFLICT", other, tool, approval_id=hold, **more)
+                assert "CANARY" not in str(said.body())
+            assert (await bench.call("approval_status", approval_id=hold))["state"] == "pending"
+
+
 async def test_a_read_only_registration_reads_and_does_not_end(tmp_path: Path) -> None:
     async with open_bench() as bench:
         site = Site(tmp_path)
