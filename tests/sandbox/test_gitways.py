@@ -386,7 +386,14 @@ def test_hooks_that_run_when_somebody_pushes_into_the_repository_are_found_from_
     attack = write(f"{ends}/pre-receive", hook(repository))
     push = ["-C", clone, "push", "-qf", "origin", "HEAD:refs/heads/TURN"]
     check(repository.having(git=mode), attack, push)
+
+
+def test_in_the_mode_commit_an_empty_directory_stands_where_hooks_of_a_push_would_be_looked_for(
+    repository: Cage,
+) -> None:
+    configure(repository, ("core.hooksPath", "tools/hooks"))
     commits(repository.having(git="commit"))
+    assert list((repository.root / ".git/tools").rglob("*")) == [repository.root / ".git/tools/hooks"]
 
 
 def test_links_that_git_itself_could_not_follow_hold_nobody_up(repository: Cage) -> None:
