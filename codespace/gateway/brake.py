@@ -36,12 +36,19 @@ class Brake:
         Cancel: this daemon's trees still end with the runner; other daemons may still end theirs.
         """
         ended = list[bool]()
-        theirs = [operation for operation in await self._ledger.unfinished() if self._is_theirs(operation, work)]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._execution.end_all, limits.GRACE_SECONDS, work.workspace_id, work.root)
-            for operation in theirs:
+            for operation in await self._theirs(work, ended):
                 nursery.start_soon(self._end_theirs, operation, ended)
         return all(ended)
+
+    async def _theirs(self, work: Work, ended: list[bool]) -> list[Operation]:
+        try:
+            return [operation for operation in await self._ledger.unfinished() if self._is_theirs(operation, work)]
+        except Refusal as refusal:  # our own are ended all the same
+            log.warning("other daemons' commands could not be looked for", work_id=work.id, code=refusal.code)
+            ended.append(False)
+            return []
 
     def _is_theirs(self, operation: Operation, work: Work) -> bool:
         there = operation.workspace_id == work.workspace_id and work.root in (None, operation.root)
