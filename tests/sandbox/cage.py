@@ -203,15 +203,20 @@ def _as_account(uid: int, base: Path, act: Callable[[], Any], groups: Sequence[i
     return answer
 
 
-PLAYED: set[int] = {os.getpid()}
-"""The processes that attack for this one, ended ones too: the cgroups of a run are named after the one it was of."""
+def marked_by(pid: int) -> str:
+    """Return how the cgroups of the runs of a process begin: its pid alone may be another's soon."""
+    return f"codespace-run-{pid}-{mechanisms._birth(pid)}-"
+
+
+PLAYED: list[str] = [marked_by(os.getpid())]
+"""How the cgroups of this process's runs begin, and of those that it forked to attack for it, ended ones too."""
 
 
 def fork() -> int:
     """Fork a process that attacks for this one."""
     child = os.fork()
     if child:
-        PLAYED.add(child)
+        PLAYED.append(marked_by(child))  # which nobody has waited for yet
     return child
 
 

