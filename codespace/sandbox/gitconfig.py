@@ -82,10 +82,9 @@ def paths(root: Root, common: str | None = None, account: Account = _NOBODY) -> 
     """Return the paths themselves. Of the root's own repository more is read than lies below the root, as git does."""
     search = _Search(root, account, beyond=True)
     search.see_account()
-    if common is not None:
-        search.see_repository((root.path,), (common, leads_to(root, ".git")), worktrees=True)
-    elif root.stamp(".git") is not None:
-        search.see_repository((root.path,), (f"{root.path}/.git",), worktrees=True)
+    for itself in repositories(root, (".",)):
+        own = f"{root.path}/.git" if itself.kind == "directory" else leads_to(root, ".git")
+        search.see_repository((root.path,), (own,) if common is None else (common, own), worktrees=True)
     search.see_named((root.path,), (f"{root.path}/.git",))
     return search.found
 

@@ -164,7 +164,7 @@ def _behind(option: str) -> Literal["file", "command"] | None:
     """Return what follows an option of an interpreter: the file that it reads as a rule."""
     if option.startswith("--"):
         return "file"
-    return "command" if option.endswith("c") else None if option.endswith(("e", "m")) else "file"
+    return "command" if option.endswith("c") else None if option.endswith("m") else "file"
 
 
 def _words(command: str) -> list[str]:

@@ -30,6 +30,7 @@ from codespace.sandbox.lasting import Look
         ("python3 -m tools.x", []),
         ("python3 -c 'import x' y", []),
         ("/opt/bin/node tools/x.js", ["/opt/bin/node", "tools/x.js"]),
+        ("bash -e tools/x", ["tools/x"]),
         ("A=1 B=2 exec nice tools/x", ["tools/x"]),
         ("/usr/bin/env -S python3 tools/x", ["/usr/bin/env", "tools/x"]),
         ("cat a/b | tools/x > c/d && ! tools/y; (tools/z)", ["tools/x", "tools/y", "tools/z"]),

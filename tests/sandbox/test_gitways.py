@@ -373,6 +373,13 @@ def test_a_worktrees_own_configuration_outside_of_the_root_names_its_hooks_too(r
     check(inside, write(f"tools/hooks/{HOOK}", hook(repository)))
 
 
+def test_a_git_directory_outside_of_the_root_is_read_where_the_roots_own_gitfile_names_it(repository: Cage) -> None:
+    store = repository.base / "home" / "store"  # as that of a submodule is
+    assert repository.plainly(["git", "init", "-q", "--separate-git-dir", str(store)]).code == 0
+    configure(repository, ("core.hooksPath", "scripts/hooks"))
+    check(repository, write(f"scripts/hooks/{HOOK}", hook(repository)))
+
+
 @pytest.mark.parametrize("mode", ["read_only", "commit"])
 @pytest.mark.parametrize(("spelled", "ends"), [("tools/hooks", ".git/tools/hooks"), ("../scripts/hooks",) * 2])
 def test_hooks_that_run_when_somebody_pushes_into_the_repository_are_found_from_the_git_directory(
