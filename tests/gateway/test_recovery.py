@@ -303,7 +303,7 @@ async def test_a_directory_of_another_daemon_that_does_not_answer_keeps_neither_
                 await bench.stop()
         finally:
             hung.let_go()
-            await bench.start()
+        await bench.start()
 
 
 async def test_a_command_of_a_daemon_whose_directory_does_not_answer_is_told_as_running_and_asked_for_once(
