@@ -43,7 +43,8 @@ _WORDS: Final[Mapping[str, str]] = {
 def refusal(error: sqlite3.Error | OSError, left: str) -> Refusal:
     """Return STORE_UNAVAILABLE for what SQLite or the system said. `left` says what is stored."""
     name = getattr(error, "sqlite_errorname", None) or type(error).__name__
-    word = next((words for prefix, words in _WORDS.items() if name.startswith(prefix)), str(error))
+    told = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    word = next((words for prefix, words in _WORDS.items() if name.startswith(prefix)), told)
     return Refusal(
         "STORE_UNAVAILABLE", f"{word[:1].upper()}{word[1:]}. {left}", details={"cause": name, "outcome": "nothing"}
     )

@@ -553,6 +553,14 @@ def test_a_file_that_others_could_read_is_closed_to_them(path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_a_place_where_no_file_can_be_is_told_in_words(path: Path) -> None:
+    path.write_bytes(b"")
+    with pytest.raises(Refusal) as caught:
+        Store.open(str(path / "operations.db"))
+    assert caught.value.code == "STORE_UNAVAILABLE"
+    assert caught.value.message == f"Not a directory. {path}/operations.db was not opened."
+
+
 def test_a_file_that_is_no_database_is_refused_and_left_untouched(path: Path) -> None:
     path.write_bytes(b"My diary. " * 1000)
     path.chmod(0o644)
