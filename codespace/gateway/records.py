@@ -66,6 +66,7 @@ class Records:
                 "INVALID_ARGUMENT",
                 f"Only a patch without an end can be settled, and this is a {operation.kind} that is "
                 f"{operation.state}. Nothing was done.",
+                next_step=f"Look at it with `codespace operations show {operation.id}`.",
                 operation_id=operation.id,
             )
         if operation.instance_id not in {instance.id for instance in await self._instances.dead()}:

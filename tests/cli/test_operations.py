@@ -101,6 +101,7 @@ async def test_a_patch_that_waits_for_the_operator_is_put_back_or_left_as_he_say
         assert "left its files as they are" in status["outcome"]["message"]
         again = await codespace(bench, "settle", left)
         assert (again.returncode, "INVALID_ARGUMENT" in again.stderr) == (2, True)
+        assert f"codespace operations show {left}" in again.stderr
 
 
 async def test_an_unknown_id_is_said_to_be_unknown() -> None:
