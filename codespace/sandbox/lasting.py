@@ -43,14 +43,20 @@ class Look(Generic[T]):
         if self._is_old(asked):
             with self._lock:
                 if self._is_old(asked) and self._ended.is_set():
-                    self._ended.clear()
-                    threading.Thread(target=self._look, name="codespace look", daemon=True).start()
+                    self._begin()
                     self._ended.wait(limits.SANDBOX_ACCOUNT_SECONDS)
                     self._asked, self._until = asked, time.monotonic() + limits.SANDBOX_ETC_SECONDS
         return self._known
 
     def _is_old(self, asked: Hashable) -> bool:
         return time.monotonic() >= self._until or asked != self._asked
+
+    def _begin(self) -> None:
+        self._ended.clear()
+        try:
+            threading.Thread(target=self._look, name="codespace look", daemon=True).start()
+        except RuntimeError:  # no thread is left to be had: no answer either, and the next look tries it again
+            self._ended.set()
 
     def _look(self) -> None:
         try:

@@ -161,3 +161,15 @@ def test_a_look_stands_until_it_is_asked_for_something_else() -> None:
     answers = iter("abc")
     one = Look(lambda: next(answers), "nothing")
     assert [one.recall(1), one.recall(1), one.recall(2), one.recall(2)] == ["a", "a", "b", "b"]
+
+
+def test_a_look_that_no_thread_was_to_be_had_for_is_taken_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Look(lambda: "answer", "nothing")
+    with monkeypatch.context() as short:
+        short.setattr(threading.Thread, "start", no_thread)
+        assert one.recall(1) == "nothing"
+    assert one.recall(2) == "answer"
+
+
+def no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
