@@ -71,7 +71,7 @@ async def open_runner(
         if sandbox is not None:
             await trio.to_thread.run_sync(sandbox.sweep)
         async with (
-            Patcher(state_dir) as patcher,
+            Patcher(state_dir, roots=roots) as patcher,
             Supervisor(
                 state_dir,
                 wall_clock=wall_clock,

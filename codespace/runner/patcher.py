@@ -80,9 +80,11 @@ class Patcher:
     Args:
         state_dir: Where the journals go; never inside a root.
         argv: The helper's command line.
+        roots: Those that reads go through, so that what they saw in place is what is patched; closing stays with the
+            caller. None for roots of its own.
     """
 
-    def __init__(self, state_dir: str, *, argv: Sequence[str] = HELPER) -> None:
+    def __init__(self, state_dir: str, *, argv: Sequence[str] = HELPER, roots: Roots | None = None) -> None:
         self._state_dir = state_dir
         self._folder = journals.folder(state_dir)
         self._argv = argv
@@ -91,7 +93,8 @@ class Patcher:
         self._cut_off = False
         self._confined: Mapping[str, Any] | None = None
         self._after: dict[str, Mapping[str, str]] = {}
-        self._roots = Roots()
+        self._own_roots = Roots()
+        self._roots = self._own_roots if roots is None else roots
         self._turns = Turns(4)  # verify is short; more at once would only fight for the disk
 
     async def __aenter__(self) -> Self:
@@ -106,7 +109,7 @@ class Patcher:
                     if seat.channel is not None:
                         nursery.start_soon(seat.channel.close)
         finally:
-            self._roots.close()
+            self._own_roots.close()
 
     def cut_off(self) -> None:
         """End every wait for a helper now, and allow no new one: for a stop whose time is over.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 from codespace.beneath import ALWAYS_HIDDEN, Root
 from codespace.contract import Workspace
+from codespace.errors import Refusal
 
 
 class Roots:
@@ -24,9 +26,7 @@ class Roots:
         Raises: Refusal FILE_NOT_FOUND where its directory is gone, FILE_OPERATION_FAILED where it was replaced.
         """
         key = (workspace.root, workspace.allow_submounts, workspace.hidden_paths)
-        root = self._open.get(key)
-        if root is None:
-            root = self._first(key, workspace)
+        root = self._open.get(key) or self._first(key, workspace)
         root.check_in_place()
         return root
 
@@ -37,6 +37,15 @@ class Roots:
             allow_submounts=workspace.allow_submounts,
             hidden=(*workspace.hidden_paths, *ALWAYS_HIDDEN),
         )
+        if not _is_itself(opened):
+            opened.close()
+            raise Refusal(
+                "FILE_OPERATION_FAILED",
+                "A symbolic link is on the way to the workspace root, and was not when the daemon started. "
+                "Nothing was done.",
+                next_step="Ask the operator to put the directory back, or to restart the daemon.",
+                details={"root_replaced": True},
+            )
         with self._lock:
             root = self._open.setdefault(key, opened)
         if root is not opened:
@@ -49,3 +58,11 @@ class Roots:
             for root in self._open.values():
                 root.close()
             self._open.clear()
+
+
+def _is_itself(root: Root) -> bool:
+    """Return whether no link led to what was opened: the settings name every root by its real path."""
+    try:
+        return os.readlink(f"/proc/self/fd/{root.fd}") == root.path
+    except OSError:
+        return os.path.realpath(root.path) == root.path

@@ -425,15 +425,25 @@ async def _any_answer(bench: Bench, tool: str, arguments: dict[str, Any]) -> Non
                 raise
 
 
+TOUCH = {"command": ["touch", "made"]}
+
+
 def replace_by_link(root: Path, target: str) -> None:
     """Put a link where the root was, as somebody who may write beside it could."""
     root.rename(root.with_name("aside"))
     root.symlink_to(target)
 
 
-async def test_a_workspace_whose_root_was_replaced_is_refused() -> None:
+@pytest.mark.parametrize("was_read", [True, False], ids=["after a read", "before anything"])
+async def test_a_workspace_whose_root_was_replaced_is_refused(was_read: bool) -> None:
     async with open_bench(files={"file.txt": "x\n"}) as bench:
-        assert (await bench.call("read", path="file.txt"))["content"] == "x\n"
-        replace_by_link(bench.root, "/etc")
-        for tool, arguments in {"read": {"path": "passwd"}, "find": {}, "apply_patch": {"patch": add("x")}}.items():
+        if was_read:
+            assert (await bench.call("read", path="file.txt"))["content"] == "x\n"
+        outside = bench.root.with_name("outside")
+        outside.mkdir()
+        (outside / "passwd").write_text("secret\n")
+        replace_by_link(bench.root, str(outside))
+        calls = {"apply_patch": {"patch": add("x")}, "read": {"path": "passwd"}, "find": {}, "exec_command": TOUCH}
+        for tool, arguments in calls.items():
             assert (await refusal(bench, tool, **arguments)).code not in ("INTERNAL", "FILE_NOT_FOUND"), tool
+        assert [path.name for path in outside.iterdir()] == ["passwd"]
