@@ -203,6 +203,8 @@ async def test_a_daemon_killed_in_the_middle_of_a_patch_is_settled_by_its_succes
     wanted: Callable[[str], bool] = is_staged if moment == "staging" else last.__eq__
     with watching(site.root()) as watch:
         wire = await trio.to_thread.run_sync(Wire(site).__enter__)
+        # It waits for the probe of the sandbox, whose folder a kill would leave in the tests' own.
+        await trio.to_thread.run_sync(wire.call, "workspace_info")
         arguments = {"workspace_id": "main", "patch": REWRITE, "operation_key": "cut off"}
         wire.post("tools/call", {"name": "apply_patch", "arguments": arguments})
         with trio.fail_after(60):
