@@ -13,7 +13,7 @@ from codespace import limits
 from codespace.errors import Refusal
 from codespace.runner.resident import Resident
 
-_PROGRAM: Final = "helper.monitor"
+_PROGRAM: Final = "helper.monitor.__main__"
 
 
 class Keeper:

@@ -1,6 +1,6 @@
 """The daemon's end of one monitor's control socket: a request, events back, the terminate verb.
 
-Closing it ends the command's whole tree. The wire is described in helper/monitor.py.
+Closing it ends the command's whole tree. The wire is described in helper/monitor.
 """
 
 from __future__ import annotations

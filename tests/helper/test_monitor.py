@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 
 from codespace.testing import processes
-from helper import monitor as program
+from helper.monitor import __main__ as program
+from helper.monitor import tree as family
 
 CHECKOUT = Path(__file__).parents[2]
 DEADLINE_SECONDS = 60.0
@@ -456,24 +457,24 @@ def test_the_slow_way_to_list_children_finds_the_same(monkeypatch: pytest.Monkey
     with subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.PIPE, start_new_session=True) as tree:
         assert tree.stdout is not None
         below = {int(tree.stdout.readline()) for _ in range(3)}
-        for listed in (program.LISTS_CHILDREN, False):
-            monkeypatch.setattr(program, "LISTS_CHILDREN", listed)
-            assert set(program.descendants([tree.pid])) == {tree.pid, *below}
-            assert tree.pid in program.children(os.getpid())
+        for listed in (family.LISTS_CHILDREN, False):
+            monkeypatch.setattr(family, "LISTS_CHILDREN", listed)
+            assert set(family.descendants([tree.pid])) == {tree.pid, *below}
+            assert tree.pid in family.children(os.getpid())
         os.killpg(tree.pid, signal.SIGKILL)
 
 
 UNSEEN = """
 import os, sys
-from helper import monitor
+from helper.monitor import tree
 root = os.getpid()
 if os.fork() == 0:
     os.setgroups([])
     os.setresgid(65534, 65534, 65534)
     os.setresuid(65534, 65534, 65534)
-    monitor.LISTS_CHILDREN = sys.argv[1] == "listed"
-    seen = [pid for pid in monitor.descendants([root]) if pid != os.getpid()]
-    print(seen, monitor.parent_of(root), flush=True)
+    tree.LISTS_CHILDREN = sys.argv[1] == "listed"
+    seen = [pid for pid in tree.descendants([root]) if pid != os.getpid()]
+    print(seen, tree.parent_of(root), flush=True)
     os._exit(0)
 os.wait()
 """

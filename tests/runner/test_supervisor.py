@@ -21,7 +21,7 @@ import trio.testing
 from codespace import limits
 from codespace.runner import environment
 from codespace.testing import processes
-from helper.monitor import Line
+from helper.monitor.line import Line
 
 from .supervised import DEADLINE_SECONDS, Bench, open_bench, refused
 
@@ -39,7 +39,7 @@ def resident_bytes() -> int:
 
 
 def keeper_pid() -> int:
-    (pid,) = [pid for pid in processes.children() if "monitor.py" in processes.command_line(pid)]
+    (pid,) = [pid for pid in processes.children() if "helper/monitor/" in processes.command_line(pid)]
     return pid
 
 

@@ -26,7 +26,7 @@ from codespace.runner.supervisor import Supervisor
 from codespace.sandbox import degraded, landlock, pidmax, report
 from codespace.sandbox.box import Sandbox
 from codespace.sandbox.probe import Standing
-from helper import monitor
+from helper.monitor.order import restrict
 
 from .cage import PATH, Cage, Result, accounts, bubblewraps, caged
 
@@ -59,7 +59,7 @@ def locked(cage: Cage, *command: str, readable: tuple[str, ...] = ()) -> Result:
                 cwd=cage.workspace.root,
                 env={"PATH": PATH, "HOME": str(home), "LANG": "C.UTF-8"},
                 pass_fds=(ruleset,),
-                preexec_fn=lambda: monitor.restrict(ruleset),  # as the monitor does it, in the child before it execs
+                preexec_fn=lambda: restrict(ruleset),  # as the monitor does it, in the child before it execs
                 capture_output=True,
                 text=True,
                 timeout=SECONDS,

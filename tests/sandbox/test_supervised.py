@@ -136,7 +136,7 @@ async def test_a_command_outlives_the_thread_that_prepared_it(bench: Bench) -> N
     parent = parent_of(bubblewrap)
     while "bwrap" in processes.command_line(parent).split(" ")[0]:
         parent = parent_of(parent)
-    assert "monitor.py" in processes.command_line(parent)
+    assert "helper/monitor/" in processes.command_line(parent)
     assert len(os.listdir(f"/proc/{parent}/task")) == 1
     await bench.supervisor.write_stdin(process_id, b"alive\n", eof=True)
     await bench.supervisor.wait_exit(process_id)
