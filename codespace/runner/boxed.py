@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import asdict
 from typing import Any, Final
 
 import trio
@@ -18,6 +19,7 @@ from codespace.contract import SpawnRequest, Workspace
 from codespace.display import display
 from codespace.errors import Refusal
 from codespace.runner import environment, program, quota
+from codespace.runner.monitor import Monitor
 from codespace.runner.protected import protected_paths
 from codespace.sandbox.box import HOME, Prepared, Sandbox, unavailable
 from codespace.sandbox.proxyenv import proxy_environment
@@ -27,6 +29,13 @@ LAYERS: Final = 2
 """Generations of the tree that are bubblewrap's own: itself, and process 1 inside."""
 Door = Callable[[int], Awaitable[None]]
 """Called with the pid of process 1 while the gate is shut: a proxy makes its listener there and opens its door."""
+
+
+class Uncovered(Exception):
+    """The monitor may not lay covers on this machine, for the reason of an errno; bubblewrap can be asked to."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(os.strerror(number))
 
 
 class Boxed:
@@ -57,7 +66,7 @@ class Boxed:
         except OSError as error:
             raise unavailable(f"its limits could not be put in force ({error.strerror})") from error
         try:
-            return cls(prepared, held, prepared.launch(held.cage))
+            return cls(prepared, held, prepared.launch(held.cage, by_hand=sandbox.by_hand))
         except BaseException:
             held.cage.close()
             raise
@@ -75,21 +84,25 @@ class Boxed:
             "rlimits": self.held.rlimits,
             "inherited": len(self._launch.inherited),
             "layers": LAYERS,
+            "covers": None if self._launch.covers is None else asdict(self._launch.covers),
         }
 
     def descriptors(self) -> list[int]:
         """Return what bubblewrap inherits, as its 3, 4 and so on."""
         return [self._launch.inherited[number] for number in sorted(self._launch.inherited)]
 
-    async def open(self, bubblewrap: int, stderr: int | None = None, door: Door | None = None) -> None:
+    async def open(
+        self, monitor: Monitor, bubblewrap: int, stderr: int | None = None, door: Door | None = None
+    ) -> None:
         """See the sandbox set up, put it under its limits, and release the command.
 
         Args:
+            monitor: Whose child bubblewrap is.
             bubblewrap: Its pid.
             stderr: Where its complaint can be read, without waiting; what is read is gone.
             door: Opens the way out of a networked run.
-        Raises: Refusal SANDBOX_UNAVAILABLE, PROCESS_SPAWN_FAILED; the command was not released then, and the
-            caller ends bubblewrap.
+        Raises: Uncovered; Refusal SANDBOX_UNAVAILABLE, PROCESS_SPAWN_FAILED; the command was not released then, and
+            the caller ends bubblewrap.
         Cancel: as an error.
         """
         self._launch.let_go()
@@ -97,6 +110,7 @@ class Boxed:
             with trio.fail_after(limits.SANDBOX_START_SECONDS):
                 await _walk(self._launch.started(bubblewrap))
                 await _walk(self._launch.ready())
+                await self._cover(monitor)
                 await trio.to_thread.run_sync(self._seal_and_look)
                 if door is not None:
                     assert self._launch.pid is not None
@@ -109,6 +123,15 @@ class Boxed:
             raise unavailable(
                 f"it could not be set up ({problem.stage}: {problem.cause}{'; ' if said else ''}{said})", retry=True
             ) from problem
+
+    async def _cover(self, monitor: Monitor) -> None:
+        if self._launch.covers is not None:
+            try:
+                refused = await monitor.cover()
+            except EOFError:
+                raise NotStarted("mounts", "the sandbox ended while it was set up") from None
+            if refused:
+                raise Uncovered(refused)
 
     def _seal_and_look(self) -> None:
         self._launch.seal()

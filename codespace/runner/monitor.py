@@ -64,6 +64,18 @@ class Monitor:
         event: dict[str, Any] = json.loads(line)
         return event
 
+    async def cover(self) -> int:
+        """Have the order's covers laid; returns 0, or the errno of what refused them.
+
+        Raises: EOFError where the monitor or its command ended. Cancel: close it.
+        """
+        with contextlib.suppress(OSError):  # it ended: what it said before can still be read
+            self._control.send(b'{"verb": "cover"}\n', socket.MSG_NOSIGNAL)
+        event = await self.event()
+        if event is None or event["event"] != "covered":
+            raise EOFError
+        return int(event["errno"])
+
     def terminate(self, grace_seconds: float) -> None:
         """Have the whole tree asked to end, and killed after `grace_seconds`; never blocks."""
         line = json.dumps({"verb": "terminate", "grace": grace_seconds}).encode() + b"\n"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
 import trio
 
 from codespace import limits
@@ -14,7 +15,7 @@ from codespace.contract import SpawnRequest, Workspace
 from codespace.errors import Refusal
 from codespace.platform import own_umask
 from codespace.runner import environment, program, quota
-from codespace.runner.boxed import Boxed
+from codespace.runner.boxed import Boxed, Uncovered
 from codespace.runner.homes import Homes
 from codespace.runner.keeper import Keeper
 from codespace.runner.monitor import Monitor
@@ -28,6 +29,8 @@ from codespace.sandbox import degraded
 from codespace.sandbox.box import Sandbox, unavailable
 from codespace.sandbox.limits import Mechanisms
 from codespace.sandbox.probe import Rung
+
+log = structlog.get_logger("codespace.runner")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +116,21 @@ class Starter:
         except BaseException:
             prepared.held.cage.close()
             raise
+        self._keeper.lay_by()
         spool = self._spools.open(request.process_id)
         return Process(request, monitor, pipes, self._wall_clock, prepared.held, spool, rung)
 
     async def _start_boxed(self, sandbox: Sandbox, workspace: Workspace, request: SpawnRequest, cwd_fd: int) -> Process:
+        try:
+            return await self._start_in_box(sandbox, workspace, request, cwd_fd)
+        except Uncovered as refused:
+            log.warning("sandbox_covers_by_bubblewrap", reason=str(refused))
+            sandbox.by_hand = False
+            return await self._start_in_box(sandbox, workspace, request, cwd_fd)
+
+    async def _start_in_box(
+        self, sandbox: Sandbox, workspace: Workspace, request: SpawnRequest, cwd_fd: int
+    ) -> Process:
         boxed = await trio.to_thread.run_sync(Boxed.prepare, sandbox, workspace, request, limiter=self._looking_up)
         way_out = None
         if workspace.network == "enabled" and self._proxy is not None:
@@ -128,7 +142,7 @@ class Starter:
                 monitor, pid = await self._order(request, boxed.order(self._umask), descriptors)
                 try:
                     stderr = pipes.outputs.get("stderr", pipes.outputs.get("stdout"))
-                    await boxed.open(pid, stderr, None if way_out is None else way_out.open)
+                    await boxed.open(monitor, pid, stderr, None if way_out is None else way_out.open)
                     pipes.let_go()
                 except BaseException:
                     monitor.close()
@@ -144,6 +158,7 @@ class Starter:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.HOME_SECONDS):
                 await trio.to_thread.run_sync(boxed.held.cage.close, abandon_on_cancel=True)
             raise
+        self._keeper.lay_by()  # not while the sandbox is set up, which keeps two processors busy
         spool = self._spools.open(request.process_id)
         return Process(request, monitor, pipes, self._wall_clock, boxed.held, spool, "linux-sandbox", boxed, way_out)
 
@@ -194,7 +209,6 @@ class Starter:
                 monitor.close()
                 raise
             if event is not None and event["event"] == "started":
-                self._keeper.lay_by()
                 return monitor, int(event["pid"])
             monitor.close()
             # A spare one may have been refused its fork an hour ago: of now that says nothing.

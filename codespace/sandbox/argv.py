@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from codespace.sandbox import system
+from codespace.sandbox.covers import Covers
 from codespace.sandbox.plan import HOME, Mount, Plan, Quota
 
 SECCOMP_FD: Final = 3
@@ -36,9 +37,13 @@ _LOADER: Final = (
 """Variables that would act on bubblewrap and the gate before they act on the command."""
 
 
-def bubblewrap(program: str, plan: Plan) -> list[str]:
-    """Return the whole command line, the gate and the command included."""
-    return [program, *_options(plan), "--", *gate(plan)]
+def bubblewrap(program: str, plan: Plan, covers: Covers | None) -> list[str]:
+    """Return the whole command line, the gate and the command included.
+
+    Args:
+        covers: What bubblewrap covers of the machine; None where somebody else does.
+    """
+    return [program, *_options(plan, covers), "--", *gate(plan)]
 
 
 def environment(plan: Plan) -> dict[str, str]:
@@ -80,9 +85,9 @@ def _ulimits(quota: Quota) -> str:
     return "".join(words)
 
 
-def _options(plan: Plan) -> Iterator[str]:
+def _options(plan: Plan, covers: Covers | None) -> Iterator[str]:
     yield from ("--unshare-all", "--unshare-user", "--die-with-parent", "--cap-drop", "ALL", "--hostname", "sandbox")
-    yield from _machine(plan)
+    yield from _machine(covers)
     yield from _private(plan)
     for path in plan.readable:
         yield from ("--ro-bind", path, path)
@@ -97,23 +102,21 @@ def _options(plan: Plan) -> Iterator[str]:
     yield from ("--info-fd", str(INFO_FD), "--seccomp", str(SECCOMP_FD))
 
 
-def _machine(plan: Plan) -> Iterator[str]:
+def _machine(covers: Covers | None) -> Iterator[str]:
     yield from ("--tmpfs", "/")
     for path in system.PROGRAMS:
         if os.path.isdir(path):
             yield from ("--ro-bind", path, path)
     for path, target in system.aliases():
         yield from ("--ro-bind", path, path) if target is None else ("--symlink", target, path)
-    yield from ("--ro-bind", "/etc", "/etc")
-    for path in plan.etc.directories:
-        yield from _mount(Mount("empty", path))
-    for path in plan.etc.files:
-        yield from _mount(Mount("nothing", path))
-    yield from ("--proc", "/proc")
-    for path in system.proc_read_only():
-        yield from ("--ro-bind", path, path)
-    for path in system.proc_masked():
-        yield from ("--ro-bind", "/dev/null", path)
+    yield from ("--ro-bind", "/etc", "/etc", "--proc", "/proc")
+    if covers is not None:
+        for path in covers.directories:
+            yield from _mount(Mount("empty", path))
+        for path in covers.files:
+            yield from _mount(Mount("nothing", path))
+        for path in covers.read_only:
+            yield from _mount(Mount("read-only", path))
 
 
 def _private(plan: Plan) -> Iterator[str]:

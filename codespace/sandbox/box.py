@@ -45,15 +45,16 @@ class Prepared:
         """What the result of this run should say from the start."""
         return self.plan.notes
 
-    def launch(self, cage: Cage | None = None) -> Launch:
+    def launch(self, cage: Cage | None = None, *, by_hand: bool = False) -> Launch:
         """Return its descriptors and command line.
 
         Args:
             cage: The run's cgroup, where the caller keeps one.
+            by_hand: The caller lays the covers that can be left to it.
         Raises: Refusal SANDBOX_UNAVAILABLE.
         """
         try:
-            return Launch(self.equipment, self.plan, cage)
+            return Launch(self.equipment, self.plan, cage, by_hand=by_hand)
         except (OSError, seccomp.Missing) as error:
             raise unavailable(f"it could not be prepared ({error})") from error
 
@@ -94,6 +95,8 @@ class Sandbox:
         self._etc = Etc()
         self._lock = threading.Lock()
         self._known: Standing | None = None
+        self.by_hand = True
+        """Whether covers are left to who starts bubblewrap; not any more once that was refused."""
         self._unsure: tuple[float, str] | None = None
         self._memories: dict[tuple[str, bool, tuple[str, ...], tuple[str, ...]], scan.Memory] = {}
 

@@ -9,6 +9,7 @@ task walk through the same ones:
     ... start launch.argv with launch.env and launch.inherited, then launch.let_go()
     for fd in launch.started(bubblewrap_pid): wait until fd is readable
     for fd in launch.ready(): wait until fd is readable
+    ... lay launch.covers, where they were left to the caller ...
     launch.seal()                                  # the mounts are as planned; cgroup, pid_max or nproc
     ... for a network: listener.listen(launch.pid), and open the proxy's door ...
     launch.release()                               # only now the command exists
@@ -36,6 +37,7 @@ from typing import Final
 from codespace import limits
 from codespace.sandbox import argv, nproc, pidinfo, pidmax, seccomp, submounts
 from codespace.sandbox.argv import GATE_CLOSED, GATE_FD, INFO_FD, SECCOMP_FD
+from codespace.sandbox.covers import covers, may_come_last
 from codespace.sandbox.limits import Cage, Carried, Mechanisms
 from codespace.sandbox.plan import Mount, Plan
 
@@ -68,16 +70,20 @@ class Equipment:
 class Launch:
     """The descriptors and the first process of one run."""
 
-    def __init__(self, equipment: Equipment, plan: Plan, cage: Cage | None = None) -> None:
+    def __init__(self, equipment: Equipment, plan: Plan, cage: Cage | None = None, *, by_hand: bool = False) -> None:
         """Open the descriptors and make the cgroup. Blocks for a moment.
 
         Args:
             cage: The run's cgroup, where the caller keeps one: it has bubblewrap enter it before it is one, and
                 closing it stays with the caller.
+            by_hand: The caller lays `covers` where it can be left to it; else bubblewrap does.
         Raises: OSError, seccomp.Missing.
         """
         self.plan = plan
-        self.argv = argv.bubblewrap(equipment.bubblewrap, plan)
+        wanted = covers(plan)
+        self.covers = wanted if by_hand and may_come_last(plan) else None
+        """What the caller lays once all is `ready`; None where bubblewrap does."""
+        self.argv = argv.bubblewrap(equipment.bubblewrap, plan, None if self.covers else wanted)
         self.env = argv.environment(plan)
         self.carried: Carried = equipment.mechanisms.carried(plan.quota)
         self.released = False
@@ -235,6 +241,9 @@ class Launch:
             found = there.get(mount.path)
             if found is None or not _as_planned(mount, found, host):
                 raise NotStarted("mounts", f"{mount.path} was replaced while the sandbox was set up")
+        for path in self.covers or ():
+            if path not in there or not there[path].read_only:
+                raise NotStarted("mounts", f"{path} is not covered")
 
     def _outside(self) -> Iterator[Mount]:
         """Yield what is mounted beside the root; other workspaces' commands may be able to write there."""

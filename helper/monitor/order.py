@@ -45,8 +45,13 @@ def wait_for_order(control: socket.socket, told: int, parent: int) -> NoReturn:
         line.tell(event="ready")  # without it certainly nothing was started, and the daemon may ask another
         if line.cut:
             raise EOFError
-        facts = {"layers": request.get("layers", 0), "hang_up": request["terminal"] != "none"}
-        os.write(told, json.dumps(facts).encode() + b"\n")
+        facts = {
+            "layers": request.get("layers", 0),
+            "hang_up": request["terminal"] != "none",
+            "covers": request.get("covers"),
+        }
+        with open(told, "wb", closefd=False) as telling:  # whole, however many covers
+            telling.write(json.dumps(facts).encode() + b"\n")
         become(request, descriptors, told)
     except (EOFError, ConnectionError):
         pass  # the daemon went away or gave up before there was a command

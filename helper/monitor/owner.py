@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -12,6 +13,7 @@ import time
 from typing import Any, Final, NoReturn
 
 from helper.monitor.bell import Bell
+from helper.monitor.covers import Coverer, Covers
 from helper.monitor.kernel import adopt_orphans
 from helper.monitor.line import Line
 from helper.monitor.order import wait_for_order
@@ -86,7 +88,7 @@ def listen(line: Line, outcome: int) -> bytes:
         said += block
 
 
-def reap(command: int, line: Line, usage: Usage, *, asked: bool) -> tuple[bool, bool]:
+def reap(command: int, coverer: int | None, line: Line, usage: Usage, *, asked: bool) -> tuple[bool, bool]:
     """Reap all that ended; returns (the command ended, nothing is left)."""
     ended = False
     while True:
@@ -96,6 +98,10 @@ def reap(command: int, line: Line, usage: Usage, *, asked: bool) -> tuple[bool, 
             return ended, True  # no child, so no descendant: orphans would have become our children
         if pid == 0:
             return ended, False
+        if pid == coverer:
+            if status:  # killed before it could tell
+                line.tell(event="covered", errno=errno.EIO)
+            continue
         usage.add(spent)
         if pid == command:
             ended = True
@@ -103,19 +109,24 @@ def reap(command: int, line: Line, usage: Usage, *, asked: bool) -> tuple[bool, 
             line.tell(event="exited", code=code, asked=asked, usage=usage.report())
 
 
-def own(line: Line, command: int, *, layers: int, hang_up: bool) -> None:
+def own(line: Line, command: int, *, layers: int, hang_up: bool, covers: Covers | None) -> None:
     """Stay until nothing of the command's tree is left."""
+    coverer = None if covers is None else cover(line, command, covers)
     bell, usage = Bell(), Usage()
     deadline: float | None = None
     exited = readable = False
     while True:
         # Before the verbs: what ended by itself is not told as ended by a verb that came too late.
-        ended, gone = reap(command, line, usage, asked=deadline is not None)
+        ended, gone = reap(command, None if coverer is None else coverer.pid, line, usage, asked=deadline is not None)
         exited = exited or ended
         if gone:
             line.tell(event="gone", usage=usage.report())
             return
         for verb in line.verbs() if readable else ():
+            if verb["verb"] == "cover":
+                if coverer is not None:
+                    coverer.go()
+                continue
             end = time.monotonic() + max(0.0, float(verb["grace"]))
             deadline = end if deadline is None else min(deadline, end)
             terminate(layers, hang_up=hang_up)
@@ -125,6 +136,15 @@ def own(line: Line, command: int, *, layers: int, hang_up: bool) -> None:
             sweep(children(os.getpid()))
         pause = SWEEP_SECONDS if condemned else None if deadline is None else deadline - now
         readable = bell.wait(None if line.cut else line.socket.fileno(), pause)
+
+
+def cover(line: Line, command: int, covers: Covers) -> Coverer | None:
+    """Return the fork that waits to lay covers; None where there is none, which is told."""
+    try:
+        return Coverer(command, covers, line)
+    except OSError as error:
+        line.tell(event="covered", errno=error.errno)
+        return None
 
 
 def terminate(layers: int, *, hang_up: bool) -> None:
@@ -150,7 +170,8 @@ def monitor(control: socket.socket) -> NoReturn:
         started = start(line)
         if started is not None:
             command, facts = started
-            own(line, command, layers=facts.get("layers", 0), hang_up=facts.get("hang_up", False))
+            layers, hang_up = facts.get("layers", 0), facts.get("hang_up", False)
+            own(line, command, layers=layers, hang_up=hang_up, covers=facts.get("covers"))
     except Exception:
         sys.excepthook(*sys.exc_info())  # a fault of ours: told on stderr; the tree falls to the keeper
     finally:

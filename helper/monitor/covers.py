@@ -1,0 +1,117 @@
+"""The fork that lays covers over places of the machine in a sandbox, while the sandbox's gate is shut.
+
+bubblewrap reads the whole table of mounts again for each of its own, and takes ten times as long. The fork is made
+while bubblewrap is at work and waits for the word; entering the sandbox's namespaces is for good, so it is a fork.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Iterable, Mapping
+from typing import Final, NoReturn
+
+from helper.monitor.kernel import (
+    CLONE_NEWNS,
+    CLONE_NEWUSER,
+    MS_BIND,
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    MS_RDONLY,
+    MS_REMOUNT,
+    NS_GET_USERNS,
+    enter,
+    mount,
+)
+from helper.monitor.line import Line
+from helper.monitor.tree import children, parent_of
+
+_INERT: Final = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
+_NOTHING: Final = b"/dev/null"
+Covers = Mapping[str, Iterable[str]]
+"""`directories` are covered by an empty one that nobody may enter, `files` by nothing, `read_only` by themselves."""
+
+
+class Coverer:
+    """The fork, from its start to its one word.
+
+    Args:
+        command: bubblewrap, which has one child: process 1 of the sandbox.
+        line: Where the fork tells what came of it: nobody waits for its end then, nor for the monitor to see that.
+    """
+
+    def __init__(self, command: int, covers: Covers, line: Line) -> None:
+        """Raises: OSError where there is no process for it."""
+        waiting, self._word = os.pipe()
+        try:
+            self.pid = os.fork()
+            if self.pid == 0:
+                os.close(self._word)
+                _lay_when_told(waiting, command, covers, line)
+        except OSError:
+            os.close(self._word)
+            raise
+        finally:
+            os.close(waiting)
+
+    def go(self) -> None:
+        """Say that the sandbox stands; the fork does its work, tells of it, and ends."""
+        with contextlib.suppress(BrokenPipeError):  # it was killed; the daemon waits for a bounded time
+            os.write(self._word, b"!")
+
+
+def _lay_when_told(waiting: int, command: int, covers: Covers, line: Line) -> NoReturn:
+    code = 1
+    try:
+        targets = {kind: [os.fsencode(path) for path in paths] for kind, paths in covers.items()}
+        _rehearse()
+        if os.read(waiting, 1):  # an end of file: there is no monitor any more
+            line.tell(event="covered", errno=_lay_in(command, targets))
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _rehearse() -> None:
+    """Touch, while bubblewrap is at work, what the work to come needs of the interpreter."""
+    with contextlib.suppress(OSError):
+        _enter(os.getpid())  # which has no child: refused
+    with contextlib.suppress(OSError):
+        _lay({"directories": (b"",), "files": (), "read_only": ()})  # nowhere: refused
+
+
+def _lay_in(command: int, targets: Mapping[str, Iterable[bytes]]) -> int:
+    try:
+        _enter(command)
+        _lay(targets)
+    except OSError as error:
+        return error.errno or errno.EIO
+    return 0
+
+
+def _enter(command: int) -> None:
+    """Enter the mounts of the sandbox whose bubblewrap is `command`, with all rights there and none outside."""
+    inside = next(iter(children(command)), 0)
+    namespace = os.open(f"/proc/{inside or os.getpid()}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    # The user namespace that owns the mounts, which need not be the one that the process is in now.
+    owner = fcntl.ioctl(namespace, NS_GET_USERNS)
+    # Looked at behind the opening: bubblewrap, which is not reaped yet, has no other child in its life.
+    ours = os.stat("/proc/self/ns/mnt")
+    if not inside or parent_of(inside) != command or os.path.samestat(os.fstat(namespace), ours):
+        raise OSError(errno.ESRCH, "no sandbox")
+    enter(owner, CLONE_NEWUSER)
+    enter(namespace, CLONE_NEWNS)
+
+
+def _lay(targets: Mapping[str, Iterable[bytes]]) -> None:
+    for path in targets["directories"]:
+        mount(b"tmpfs", path, b"tmpfs", _INERT, b"mode=0,size=4k")
+    for path in targets["files"]:
+        mount(_NOTHING, path, None, MS_BIND)
+        mount(b"none", path, None, MS_REMOUNT | MS_BIND | _INERT)
+    for path in targets["read_only"]:
+        mount(path, path, None, MS_BIND)
+        mount(b"none", path, None, MS_REMOUNT | MS_BIND | _INERT)
