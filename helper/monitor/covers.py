@@ -58,9 +58,10 @@ class Coverer:
             os.close(waiting)
 
     def go(self) -> None:
-        """Say that the sandbox stands; the fork does its work, tells of it, and ends."""
+        """Say, once, that the sandbox stands; the fork does its work, tells of it, and ends."""
         with contextlib.suppress(BrokenPipeError):  # it was killed; the daemon waits for a bounded time
             os.write(self._word, b"!")
+        os.close(self._word)
 
 
 def _lay_when_told(waiting: int, command: int, covers: Covers, line: Line) -> NoReturn:

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import pytest
 from codespace.testing import processes
 from helper.monitor import __main__ as program
 from helper.monitor import tree as family
+from helper.monitor.tree import parent_of
 
 CHECKOUT = Path(__file__).parents[2]
 DEADLINE_SECONDS = 60.0
@@ -131,6 +132,9 @@ class Line:
     def terminate(self, grace: float) -> None:
         self.control.sendall(json.dumps({"verb": "terminate", "grace": grace}).encode() + b"\n")
 
+    def cover(self) -> None:
+        self.control.sendall(b'{"verb": "cover"}\n')
+
     def close(self) -> None:
         self._lines.close()
         self.control.close()
@@ -158,14 +162,20 @@ class Keeper:
         self.lines.append(Line(ours))
         return self.lines[-1]
 
-    def ask(self, *argv: str, folder: Path = Path("/"), env: Mapping[str, str] | None = None) -> tuple[Line, int]:
+    def ask(
+        self,
+        *argv: str,
+        folder: Path = Path("/"),
+        env: Mapping[str, str] | None = None,
+        covers: Mapping[str, Sequence[str]] | None = None,
+    ) -> tuple[Line, int]:
         """Ask for a command; returns its line and the reading end of its output."""
         line = self.monitor()
         reading, writing = os.pipe()
         null = os.open(os.devnull, os.O_RDONLY)
         directory = os.open(folder, os.O_PATH)
         order = {"program": argv[0], "argv": argv, "env": dict(env or {}), "umask": 0o027}
-        order |= {"terminal": "none", "cgroups": [], "rlimits": []}
+        order |= {"terminal": "none", "cgroups": [], "rlimits": [], "covers": covers}
         try:
             data = json.dumps(order).encode() + b"\n"
             sent = socket.send_fds(line.control, [data], [null, writing, writing, directory])
@@ -367,6 +377,46 @@ def test_a_directory_that_is_none_is_told_apart_from_the_program(keeper: Keeper)
     line, output = keeper.ask("/bin/true", folder=Path("/etc/passwd"))
     assert line.expect("failed") == {"event": "failed", "stage": "directory", "errno": errno.ENOTDIR}
     os.close(output)
+
+
+NOTHING_COVERED = {"directories": (), "files": (), "read_only": ()}
+
+
+def test_covers_for_a_program_that_is_no_sandbox_are_refused_and_it_goes_on(keeper: Keeper) -> None:
+    line, output = keeper.ask("/bin/sh", "-c", "echo up; exec sleep 600", covers=NOTHING_COVERED)
+    line.expect("started")
+    line.cover()
+    assert line.expect("covered") == {"event": "covered", "errno": errno.ESRCH}
+    line.terminate(0)
+    assert line.expect("exited")["asked"]
+    line.expect("gone")
+    assert read_all(output) == b"up\n"
+
+
+def test_who_waits_to_lay_covers_ends_with_a_command_that_ended_before(keeper: Keeper) -> None:
+    line, output = keeper.ask("/bin/true", covers=NOTHING_COVERED)
+    for name in ("started", "exited"):
+        line.expect(name)
+    while (event := line.event()) is not None and event["event"] == "covered":
+        assert event["errno"] == errno.EIO  # it was ended with the tree
+    assert event is not None
+    assert event["event"] == "gone"
+    assert event["usage"]["cpu_seconds"] < 5
+    assert read_all(output) == b""
+
+
+def test_who_was_to_lay_covers_and_was_killed_is_told_of(keeper: Keeper) -> None:
+    line, output = keeper.ask("/bin/sleep", "600", covers=NOTHING_COVERED)
+    command = line.expect("started")["pid"]
+    owner = parent_of(command)
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not (forks := [pid for pid in processes.children(owner) if pid != command]):
+        assert time.monotonic() < deadline
+    os.kill(forks[0], signal.SIGKILL)
+    assert line.expect("covered") == {"event": "covered", "errno": errno.EIO}
+    line.close()
+    assert not processes.still_alive_after([owner, command], DEADLINE_SECONDS)
+    read_all(output)
 
 
 def test_use_of_the_whole_tree_is_added_up(keeper: Keeper) -> None:

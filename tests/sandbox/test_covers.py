@@ -1,0 +1,191 @@
+"""Covers over /etc and /proc: laid by hand they hold what bubblewrap's hold, and one that is missing is seen."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from codespace.sandbox import spawn
+from codespace.sandbox.covers import Covers, covers, may_come_last
+from codespace.sandbox.plan import HOME, Plan
+from helper.monitor.covers import Coverer
+from helper.monitor.line import Line
+
+from .cage import CALLS, PATH, SECONDS, Cage, accounts, bubblewraps, caged
+
+CHECKOUT = Path(__file__).parents[2]
+LOOK = """
+for path; do
+    can_list=- can_enter=-
+    [ -d "$path" ] && { ls "$path" >/dev/null 2>&1; can_list=$?; (cd "$path") 2>/dev/null; can_enter=$?; }
+    head -c 1 "$path" >/dev/null 2>&1; can_read=$?
+    (: >"$path/made") 2>/dev/null; can_make=$?
+    (: >>"$path") 2>/dev/null; can_write=$?
+    echo "$path $can_list $can_enter $can_read $can_make $can_write" \\
+        $(awk -v place="$path" '$5 == place {found = $6} END {print found}' /proc/self/mountinfo)
+done
+"""
+"""Says of each place what can be done with it, and how what is on it is mounted."""
+
+
+@pytest.fixture(params=accounts(), ids=lambda uid: f"uid-{uid}")
+def cage(request: pytest.FixtureRequest) -> Iterator[Cage]:
+    with caged(request.param, bubblewraps()[0]) as cage:
+        yield cage
+
+
+def laid(cage: Cage, *command: str, lay: bool = True) -> str:
+    """Run a command behind covers that are laid by hand, as a monitor lays them; returns what it wrote."""
+
+    def inside() -> str:
+        prepared = cage.prepare(command, env={"PATH": PATH, "HOME": HOME, "LANG": "C.UTF-8"})
+        launch = prepared.launch(by_hand=True)
+        reading, writing = os.pipe()
+        null = os.open(os.devnull, os.O_RDWR)
+        try:
+            bubblewrap = spawn.start(launch.argv, launch.env, {0: null, 1: writing, 2: writing, **launch.inherited})
+            launch.let_go()
+            os.close(writing)
+            try:
+                for step in (launch.started(bubblewrap), launch.ready()):
+                    for descriptor in step:
+                        assert select.select([descriptor], [], [], SECONDS)[0]
+                if lay:
+                    assert launch.covers is not None
+                    assert told(bubblewrap, launch.covers) == {"event": "covered", "errno": 0}
+                launch.seal()
+                launch.release()
+                with open(reading, closefd=False) as output:
+                    return output.read()
+            finally:
+                spawn.end(bubblewrap)
+                os.waitpid(bubblewrap, 0)
+        finally:
+            launch.close()
+            os.close(reading)
+            os.close(null)
+
+    said: str = cage.does(inside)
+    return said
+
+
+def told(bubblewrap: int, wanted: Covers) -> object:
+    """Have covers laid, and return what is told of it."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        coverer = Coverer(bubblewrap, asdict(wanted), Line(theirs))
+        coverer.go()
+        os.waitpid(coverer.pid, 0)
+        return json.loads(ours.recv(4096))
+
+
+def test_covers_that_are_laid_by_hand_hold_what_those_of_bubblewrap_hold(cage: Cage) -> None:
+    wanted = cage.does(lambda: covers(cage.prepare(["true"], env={}).plan))
+    assert wanted.files
+    assert wanted.read_only
+    command = ["/bin/sh", "-c", LOOK, "look", *wanted]
+    by_bubblewrap = cage.run(command)
+    assert by_bubblewrap.code == 0, by_bubblewrap
+    lines = by_bubblewrap.out.splitlines()
+    assert len(lines) == len(list(wanted))
+    assert all(" ro," in line for line in lines)
+    by_hand = laid(cage, *command).splitlines()
+    assert [line.replace(",noexec", "") for line in by_hand] == [line.replace(",noexec", "") for line in lines]
+    assert all(",noexec" in line for line in by_hand)
+
+
+def test_what_is_covered_by_hand_could_be_read_without(cage: Cage) -> None:
+    places = ("/proc/key-users", *(("/etc/shadow", "/proc/timer_list") if cage.uid == 0 else ()))
+    read = ["/bin/sh", "-c", 'for path; do head -c 1 "$path" >/dev/null 2>&1 && echo "$path"; done; true', "-", *places]
+    assert cage.plainly(read).out.split() == list(places)
+    assert laid(cage, *read) == ""
+
+
+def test_a_sandbox_without_its_covers_is_never_released(cage: Cage) -> None:
+    with pytest.raises(spawn.NotStarted, match="is not covered"):
+        laid(cage, "/bin/true", lay=False)
+
+
+def test_nothing_is_covered_where_there_is_no_sandbox(cage: Cage) -> None:
+    """A program that is no bubblewrap: its children see what we see, and nothing of that is to be covered."""
+    with subprocess.Popen(["/bin/sh", "-c", "sleep 60 & echo up; wait"], stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        program.stdout.readline()
+        before = Path("/proc/self/mountinfo").read_text()
+        answer = told(program.pid, Covers(("/etc/ssh",), ("/etc/shadow",), ()))
+        assert answer == {"event": "covered", "errno": 3}
+        assert Path("/proc/self/mountinfo").read_text() == before
+        subprocess.run(["pkill", "-P", str(program.pid)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "last"),
+    [
+        ({"root": "/home/me"}, True),
+        ({"root": "/etcetera"}, True),
+        ({"root": "/etc/project"}, False),
+        ({"root": "/"}, False),
+        ({"root": "/home/me", "readable": ("/opt", "/etc/pki")}, False),
+        ({"root": "/home/me", "writable": ("/etc/repository/.git",)}, False),
+    ],
+)
+def test_what_a_run_is_given_in_etc_stays_above_the_covers(given: dict[str, object], last: bool) -> None:
+    plan = Plan(cwd=str(given["root"]), command=("true",), env={}, **given)  # type: ignore[arg-type]
+    assert may_come_last(plan) == last
+
+
+FORBIDDEN = """
+import ctypes, json, os, struct, sys, trio
+from codespace.contract import SpawnRequest, Workspace
+from codespace.runner.supervisor import Supervisor
+from codespace.sandbox.box import Sandbox
+root, state, number = sys.argv[1], sys.argv[2], int(sys.argv[3])
+libc = ctypes.CDLL(None, use_errno=True)
+class Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
+# Of every call its number: setns is refused with EPERM, all else is allowed.
+lines = ((0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000))
+code = b"".join(struct.pack("=HBBI", *line) for line in lines)
+assert not libc.prctl(38, 1, 0, 0, 0)
+assert not libc.prctl(22, 2, ctypes.byref(Program(len(lines), code)), 0, 0)
+async def main():
+    sandbox = Sandbox()
+    descriptor = os.open(root, os.O_PATH)
+    workspace = Workspace("w", root, profile="workspace-write")
+    async with Supervisor(state, sandbox=sandbox) as supervisor:
+        for name in ("first", "second"):
+            argv = ("/bin/sh", "-c", "head -c 1 /etc/shadow; head -c 1 /proc/keys; echo end")
+            spawned = await supervisor.spawn(workspace, SpawnRequest(name, argv, ".", {}, 60.0), descriptor)
+            await supervisor.wait_exit(name)
+            chunk = await supervisor.output(name, cursor=0, stream="stdout", limit_bytes=100, encoding="text")
+            print(json.dumps([spawned.sandbox, chunk.text, sandbox.by_hand]))
+trio.run(main)
+"""
+
+
+def test_where_namespaces_may_not_be_entered_bubblewrap_lays_the_covers(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", FORBIDDEN, str(root), str(tmp_path / "state"), str(CALLS["setns"])],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+        cwd=CHECKOUT,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")] == [
+        ["linux-sandbox", "end\n", False],
+        ["linux-sandbox", "end\n", False],
+    ]
+    assert done.stdout.count("sandbox_covers_by_bubblewrap") + done.stderr.count("sandbox_covers_by_bubblewrap") == 1
