@@ -22,7 +22,7 @@ from codespace.runner.protected import protected_paths
 from codespace.runner.proxy import Proxy
 from codespace.runner.terminal import Terminal
 from codespace.runner.wayout import WayOut
-from codespace.sandbox import spawn
+from codespace.sandbox import foreground, spawn
 from codespace.sandbox.box import HOME, Prepared, Sandbox, choose
 from codespace.sandbox.proxyenv import proxy_environment
 from codespace.settings import SettingsError, keys
@@ -107,10 +107,10 @@ class _Session:
         networked = prepared.workspace.network == "enabled"
         self.way_out = WayOut(proxy, domains, "run") if networked else None
 
-    def start(self, descriptors: tuple[int, int, int], until: int) -> spawn.Outcome:
+    def start(self, descriptors: tuple[int, int, int], until: int) -> foreground.Outcome:
         """Run it to its end, from a thread that does nothing else: the sandbox dies with who has started it."""
         stdin, stdout, stderr = descriptors
-        return spawn.run(
+        return foreground.run(
             self._prepared.equipment,
             self._prepared.plan,
             stdin=stdin,
@@ -172,7 +172,7 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return problem
 
 
-def _exit_code(outcome: spawn.Outcome) -> int:
+def _exit_code(outcome: foreground.Outcome) -> int:
     if outcome.cut:
         return 128 + signal.SIGTERM
     code = outcome.code if outcome.ended is None else outcome.ended
@@ -187,7 +187,7 @@ async def _hear(telling: int) -> None:
             return
 
 
-async def _in_terminal(nursery: trio.Nursery, session: _Session, until: int) -> spawn.Outcome:
+async def _in_terminal(nursery: trio.Nursery, session: _Session, until: int) -> foreground.Outcome:
     """Give the command a terminal of its own and carry keys and text between that and the person's."""
     terminal = Terminal(*termios.tcgetwinsize(0))
     master = terminal.outputs["stdout"]

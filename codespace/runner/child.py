@@ -21,7 +21,8 @@ from typing import Final, Literal
 
 from codespace import limits
 from codespace.runner.stopping import Stop
-from codespace.sandbox.spawn import wait_stopped
+from codespace.sandbox.foreground import wait_stopped
+from codespace.sandbox.pidinfo import children
 
 _BLOCK_BYTES: Final = 262_144
 _LOOKS: Final = 4  # at a child that may have stalled, before it is said to
@@ -98,7 +99,7 @@ def _bound(pid: int) -> None:
     with contextlib.suppress(OSError, ValueError):  # it has ended already, or has a stricter limit
         resource.prlimit(pid, resource.RLIMIT_DATA, (limits.SEARCH_MEMORY_BYTES, limits.SEARCH_MEMORY_BYTES))
         resource.prlimit(pid, resource.RLIMIT_CPU, (seconds, seconds))
-    for child in _children(pid):
+    for child in children(pid):
         _bound(child)
 
 
@@ -115,11 +116,11 @@ def end(process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + limits.REAP_SECONDS
     process.send_signal(signal.SIGSTOP)
     wait_stopped(process.pid, limits.REAP_SECONDS)
-    children = _kill_children(process.pid)
+    killed = _kill_children(process.pid)
     process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel holds it: it ends when its disk answers
         process.wait(limits.REAP_SECONDS)
-    for child in children:
+    for child in killed:
         select.select([child], [], [], max(deadline - time.monotonic(), 0))
         os.close(child)
 
@@ -127,19 +128,11 @@ def end(process: subprocess.Popen[bytes]) -> None:
 def _kill_children(pid: int) -> list[int]:
     """Kill the children of a stopped process and return descriptors that say when they are gone."""
     killed: list[int] = []
-    for child in _children(pid):
+    for child in children(pid):
         with contextlib.suppress(OSError):
             killed.append(os.pidfd_open(child))
             signal.pidfd_send_signal(killed[-1], signal.SIGKILL)
     return killed
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children", "rb") as listed:
-            return [int(child) for child in listed.read().split()]
-    except OSError:
-        return []
 
 
 class _Watch:
@@ -173,7 +166,7 @@ def _threads(pid: int) -> tuple[set[str], int]:
             fields = stat.read().rpartition(")")[2].split()
             states.add(fields[0])
             used += int(fields[_USER_TIME]) + int(fields[_USER_TIME + 1])
-    for child in _children(pid):
+    for child in children(pid):
         below, theirs = _threads(child)
         states, used = states | below, used + theirs
     return states, used

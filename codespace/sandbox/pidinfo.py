@@ -1,6 +1,6 @@
-"""How a process ended that is not our own child: the kernel tells who holds a pidfd of it, since Linux 6.15.
+"""What the kernel tells of processes that are not our own children.
 
-Source: linux/pidfd.h, PIDFD_GET_INFO.
+Source: linux/pidfd.h, PIDFD_GET_INFO (Linux 6.15); proc(5).
 """
 
 from __future__ import annotations
@@ -24,3 +24,18 @@ def exit_code(pidfd: int) -> int | None:
         return None
     mask, *_, status = _FORMAT.unpack(asked)
     return os.waitstatus_to_exitcode(status) if mask & _EXIT else None
+
+
+def children(pid: int) -> list[int]:
+    """Return the children of a process of one thread; none where it is gone."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", "rb") as listed:
+            return [int(child) for child in listed.read().split()]
+    except OSError:
+        return []
+
+
+def parent_of(pid: int) -> int:
+    """Return the parent of a process. Raises: FileNotFoundError, ProcessLookupError where it is gone."""
+    with open(f"/proc/{pid}/stat", "rb") as stat:
+        return int(stat.read().rpartition(b")")[2].split()[1])

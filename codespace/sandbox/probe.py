@@ -17,7 +17,7 @@ from codespace import limits
 from codespace.beneath import Root
 from codespace.contract import Workspace
 from codespace.display import display
-from codespace.sandbox import binaries, causes, landlock, plan, scan, seccomp, spawn
+from codespace.sandbox import binaries, causes, foreground, landlock, plan, scan, seccomp, spawn
 from codespace.sandbox import limits as mechanisms
 from codespace.sandbox.spawn import Equipment
 from codespace.sandbox.system import Etc
@@ -164,7 +164,7 @@ def _attack(equipment: Equipment, etc: Etc) -> dict[str, str]:
     try:
         with tempfile.TemporaryDirectory(prefix="codespace-probe-") as folder:
             made = _plan(os.path.realpath(folder), etc)
-            outcome = spawn.run(
+            outcome = foreground.run(
                 equipment, made, stdin=null, stdout=output, stderr=complaint, seconds=limits.SANDBOX_START_SECONDS
             )
         if outcome.cut:

@@ -1,6 +1,6 @@
 """One start of a sandbox: its descriptors, the wait for its first process, the last look, the gate.
 
-Who starts bubblewrap is the caller's part: the monitor for the supervisor, `run` for a program of one
+Who starts bubblewrap is the caller's part: the monitor for the supervisor, `foreground` for a program of one
 thread. It must be a thread that lives as long as the run, since bubblewrap dies with that thread. The
 steps are generators that yield the descriptor to be waited for, so that a blocking caller and a trio
 task walk through the same ones:
@@ -22,29 +22,25 @@ Whatever fails before `release`: close it and end bubblewrap; no command has run
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import posixpath
-import select
 import signal
 import socket
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from codespace import limits
 from codespace.sandbox import argv, nproc, pidinfo, pidmax, seccomp, submounts
-from codespace.sandbox.argv import GATE_CLOSED, GATE_FD, INFO_FD, SECCOMP_FD
+from codespace.sandbox.argv import GATE_FD, INFO_FD, SECCOMP_FD
 from codespace.sandbox.covers import covers, may_come_last
 from codespace.sandbox.limits import Cage, Carried, Mechanisms
+from codespace.sandbox.pidinfo import children, parent_of
 from codespace.sandbox.plan import Mount, Plan
 
 _READY: Final = b"ready\n"
 _GO: Final = b"go\n"
-_STOPPING_SECONDS: Final = 0.0002
-# Between two looks at a process that has been told to stop; SIGCHLD belongs to whoever owns this process.
 _NOT_SET_UP: Final = "bubblewrap could not set up the sandbox"
 
 
@@ -138,7 +134,7 @@ class Launch:
                 raise NotStarted("namespaces", "bubblewrap ended before it had made them")
         try:
             self.pidfd = os.pidfd_open(self.pid)
-            if parent is not None and _parent_of(self.pid) != parent:
+            if parent is not None and parent_of(self.pid) != parent:
                 raise NotStarted("namespaces", "bubblewrap named a process that is not its own")
         except ProcessLookupError:
             raise NotStarted("namespaces", "the first process of the sandbox ended at once") from None
@@ -172,7 +168,7 @@ class Launch:
         """
         assert self.pid is not None
         try:
-            for process in (self.pid, *_children(self.pid)):
+            for process in (self.pid, *children(self.pid)):
                 if self._owned is not None:
                     self._owned.admit(process)
                 elif self._cage is not None and not self._cage.holds(process):
@@ -221,11 +217,11 @@ class Launch:
     def _hold_command(self) -> None:
         """Hold on to the gate, which becomes the command."""
         assert self.pid is not None
-        children = _children(self.pid)
-        if len(children) != 1:
-            raise NotStarted("gate", f"{len(children)} processes stand where the gate should be")
+        inside = children(self.pid)
+        if len(inside) != 1:
+            raise NotStarted("gate", f"{len(inside)} processes stand where the gate should be")
         with contextlib.suppress(OSError):
-            self._command = os.pidfd_open(children[0])
+            self._command = os.pidfd_open(inside[0])
 
     def _verify(self) -> None:
         """Compare the sandbox's mounts with the plan's: a name that was swapped for a link has led elsewhere."""
@@ -332,170 +328,3 @@ def _take(descriptor: int, most: int) -> bytes | None:
         return None
     except ConnectionError:
         return b""
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children", "rb") as listed:
-            return [int(child) for child in listed.read().split()]
-    except OSError:
-        return []
-
-
-def _parent_of(pid: int) -> int:
-    with open(f"/proc/{pid}/stat", "rb") as stat:
-        return int(stat.read().rpartition(b")")[2].split()[1])
-
-
-# --- without a supervisor ---
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a run ended."""
-
-    code: int
-    """bubblewrap's own: that of the command, 128 and the number for a signal."""
-    ended: int | None = None
-    """The command's, negative for a signal."""
-    cut: bool = False
-    """It was ended at the deadline."""
-
-
-def run(
-    equipment: Equipment,
-    plan: Plan,
-    *,
-    stdin: int = 0,
-    stdout: int = 1,
-    stderr: int = 2,
-    seconds: float | None = None,
-    until: int | None = None,
-    observe: Callable[[Launch], None] | None = None,
-) -> Outcome:
-    """Run a plan and wait for its end, from a process or thread that waits for nothing else.
-
-    Args:
-        stdin, stdout, stderr: Descriptors that the command gets as 0, 1 and 2; no other is inherited.
-        seconds: The command's time limit.
-        until: A descriptor; once it is readable, the run is ended.
-        observe: Called when all is set up and the gate is still shut.
-    Raises: NotStarted, OSError, seccomp.Missing; nothing is left then.
-    """
-    launch = Launch(equipment, plan)
-    bubblewrap: int | None = None
-    try:
-        bubblewrap = start(launch.argv, launch.env, {0: stdin, 1: stdout, 2: stderr, **launch.inherited})
-        launch.let_go()
-        deadline = time.monotonic() + limits.SANDBOX_START_SECONDS
-        _walk(launch.started(bubblewrap), deadline, until)
-        _walk(launch.ready(), deadline, until)
-        launch.seal()
-        if observe is not None:
-            observe(launch)
-        launch.release()
-        cut = not _ended(bubblewrap, seconds, until)
-        if cut:
-            end(bubblewrap)
-        _, status = os.waitpid(bubblewrap, 0)
-        bubblewrap = None
-        code = os.waitstatus_to_exitcode(status)
-        return Outcome(code, launch.exit_code(code), cut)
-    except NotStarted as problem:
-        if bubblewrap is not None and _ended(bubblewrap, limits.SANDBOX_CLOSING_SECONDS, until):
-            problem.code = os.waitstatus_to_exitcode(os.waitpid(bubblewrap, 0)[1])
-            bubblewrap = None
-        raise
-    finally:
-        if bubblewrap is not None:
-            end(bubblewrap)
-            os.waitpid(bubblewrap, 0)
-        _wait_gone(launch.pidfd)
-        launch.close()
-
-
-def start(command: Sequence[str], env: Mapping[str, str], descriptors: Mapping[int, int]) -> int:
-    """Start a program with exactly these descriptors, numbered as said; returns its pid. Raises: OSError."""
-    open_now = [int(name) for name in os.listdir("/proc/self/fd")]
-    taken = {*descriptors, *descriptors.values(), *open_now}
-    free = (number for number in itertools.count() if number not in taken)  # as low as can be, for RLIMIT_NOFILE
-    # First all are moved out of the way of each other's numbers, then to their own; the rest is closed.
-    moved = dict(zip(descriptors, free, strict=False))
-    actions: list[tuple[int, int, int]] = [
-        (os.POSIX_SPAWN_DUP2, descriptors[number], moved[number]) for number in moved
-    ]
-    actions += [(os.POSIX_SPAWN_DUP2, moved[number], number) for number in moved]
-    unwanted = {*open_now, *moved.values()} - set(descriptors)
-    closing = [(os.POSIX_SPAWN_CLOSE, number) for number in sorted(unwanted)]
-    return os.posix_spawn(command[0], list(command), env, file_actions=[*actions, *closing], setsigdef=_HANDLED)
-
-
-_HANDLED: Final = (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-
-
-def end(bubblewrap: int) -> None:
-    """Kill a sandbox that is our own child: stopped first, bubblewrap can make no other child meanwhile.
-
-    Killed in its first milliseconds it would leave its sandbox behind. Waiting for it is the caller's part.
-    """
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(bubblewrap, signal.SIGSTOP)
-        wait_stopped(bubblewrap, limits.SANDBOX_END_SECONDS)
-        for child in _children(bubblewrap):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-        os.kill(bubblewrap, signal.SIGKILL)
-
-
-def wait_stopped(pid: int, seconds: float) -> None:
-    """Wait until a child stands still or is dead: a stop is obeyed at the end of a system call, which may be a fork."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        with contextlib.suppress(ChildProcessError):
-            if os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG):
-                return
-        time.sleep(_STOPPING_SECONDS)
-
-
-def _walk(steps: Iterator[int], deadline: float, until: int | None) -> None:
-    for descriptor in steps:
-        ready = _poll((descriptor, *(() if until is None else (until,))), deadline - time.monotonic())
-        if until in ready:
-            raise NotStarted("start", "it was not wanted any more")
-        if not ready:
-            raise NotStarted("start", f"it took more than {limits.SANDBOX_START_SECONDS:g} s")
-
-
-def _ended(pid: int, seconds: float | None, until: int | None) -> bool:
-    held = os.pidfd_open(pid)
-    try:
-        return held in _poll((held, *(() if until is None else (until,))), seconds)
-    finally:
-        os.close(held)
-
-
-def _wait_gone(pidfd: int | None) -> None:
-    """Wait until process 1 is gone, and so everything else in the sandbox."""
-    if pidfd is not None:
-        _poll((pidfd,), limits.SANDBOX_END_SECONDS)
-
-
-def _poll(descriptors: Sequence[int], seconds: float | None) -> set[int]:
-    poll = select.poll()
-    for descriptor in descriptors:
-        poll.register(descriptor, select.POLLIN)
-    return {found for found, _ in poll.poll(None if seconds is None else max(0.0, seconds) * 1000)}
-
-
-__all__ = [
-    "GATE_CLOSED",
-    "Equipment",
-    "Launch",
-    "NotStarted",
-    "Outcome",
-    "end",
-    "find_program",
-    "run",
-    "start",
-    "wait_stopped",
-]

@@ -21,7 +21,7 @@ from typing import Any, Final
 from codespace.contract import Workspace
 from codespace.display import display
 from codespace.errors import Refusal
-from codespace.sandbox import binaries, planfile, seccomp, spawn
+from codespace.sandbox import binaries, foreground, planfile, seccomp, spawn
 from codespace.sandbox import limits as mechanisms
 from codespace.sandbox.box import HOME, Sandbox
 from codespace.sandbox.plan import Plan
@@ -106,13 +106,13 @@ def _run(path: str) -> int:
     return outcome.code if outcome.code >= 0 else 128 - outcome.code
 
 
-def _run_until_told(plan: Plan, bubblewrap: str) -> spawn.Outcome:
+def _run_until_told(plan: Plan, bubblewrap: str) -> foreground.Outcome:
     told, telling = os.pipe()
     os.set_blocking(telling, False)
     signal.set_wakeup_fd(telling, warn_on_full_buffer=False)
     for number in _TERMINATING:
         signal.signal(number, lambda *_: None)
-    return spawn.run(spawn.Equipment(bubblewrap, mechanisms.look()), plan, until=told)
+    return foreground.run(spawn.Equipment(bubblewrap, mechanisms.look()), plan, until=told)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from typing import Any
 from codespace.beneath import Root
 from codespace.contract import Workspace
 from codespace.errors import Refusal
-from codespace.sandbox import binaries, box, plan, scan, spawn
+from codespace.sandbox import binaries, box, foreground, plan, scan, spawn
 from codespace.sandbox import limits as mechanisms
 from codespace.sandbox.plan import HOME
 from codespace.sandbox.system import Etc
@@ -109,7 +109,7 @@ class Cage:
             with tempfile.TemporaryFile(dir=self.base) as out, tempfile.TemporaryFile(dir=self.base) as err:
                 null = os.open(os.devnull, os.O_RDONLY)
                 try:
-                    outcome = spawn.run(
+                    outcome = foreground.run(
                         prepared.equipment,
                         prepared.plan,
                         stdin=null,

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from codespace.contract import WorkspaceLimits
-from codespace.sandbox import hierarchy, spawn
+from codespace.sandbox import foreground, hierarchy, spawn
 from codespace.sandbox import limits as mechanisms
 from codespace.sandbox.limits import Controller, Mechanisms, Overruns
 from codespace.sandbox.plan import Quota
@@ -46,7 +46,7 @@ def is_released(cage: Cage, found: Mechanisms | None, *, enters: bool) -> bool:
     null = os.open(os.devnull, os.O_RDWR)
     enter = [f'echo 0 >"{path}"; ' for path in own.members] if enters else []
     start = ["/bin/sh", "-c", "".join(enter) + 'exec "$@"', "sh", *launch.argv]
-    pid = spawn.start(start, launch.env, {0: null, 1: null, 2: null, **launch.inherited})
+    pid = foreground.start(start, launch.env, {0: null, 1: null, 2: null, **launch.inherited})
     try:
         launch.let_go()
         wait(launch.started(pid))
@@ -57,7 +57,7 @@ def is_released(cage: Cage, found: Mechanisms | None, *, enters: bool) -> bool:
             return False
         return True
     finally:
-        spawn.end(pid)
+        foreground.end(pid)
         os.waitpid(pid, 0)
         os.close(null)
         select.select([launch.pidfd], [], [], SECONDS)
@@ -137,7 +137,7 @@ class Tree:
     def __init__(self) -> None:
         reading, self._told = os.pipe()
         script = "read line; setsid sleep 987658 & sleep 987658; true"
-        self.pid = spawn.start(["/bin/sh", "-c", script], ENV, {0: reading, 1: 2, 2: 2})
+        self.pid = foreground.start(["/bin/sh", "-c", script], ENV, {0: reading, 1: 2, 2: 2})
         os.close(reading)
 
     def grow(self) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from codespace.sandbox import spawn
+from codespace.sandbox import foreground, spawn
 from codespace.sandbox.covers import Covers, covers, may_come_last
 from codespace.sandbox.plan import HOME, Plan
 from helper.monitor.covers import Coverer
@@ -52,7 +52,9 @@ def laid(cage: Cage, *command: str, lay: bool = True) -> str:
         reading, writing = os.pipe()
         null = os.open(os.devnull, os.O_RDWR)
         try:
-            bubblewrap = spawn.start(launch.argv, launch.env, {0: null, 1: writing, 2: writing, **launch.inherited})
+            bubblewrap = foreground.start(
+                launch.argv, launch.env, {0: null, 1: writing, 2: writing, **launch.inherited}
+            )
             launch.let_go()
             os.close(writing)
             try:
@@ -67,7 +69,7 @@ def laid(cage: Cage, *command: str, lay: bool = True) -> str:
                 with open(reading, closefd=False) as output:
                     return output.read()
             finally:
-                spawn.end(bubblewrap)
+                foreground.end(bubblewrap)
                 os.waitpid(bubblewrap, 0)
         finally:
             launch.close()

@@ -7,7 +7,7 @@ import sys
 
 FEW = """
 import os, resource, sys
-from codespace.sandbox import spawn
+from codespace.sandbox import foreground
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 while os.dup(0) < 40:
     pass
@@ -15,7 +15,7 @@ reading, writing = os.pipe()
 os.dup2(reading, 63)
 os.close(reading)
 listing = ["/bin/sh", "-c", "cd /proc/self/fd && echo * >&3"]
-pid = spawn.start(listing, {"PATH": "/usr/bin:/bin"}, {0: 2, 1: 0, 2: 1, 3: writing})
+pid = foreground.start(listing, {"PATH": "/usr/bin:/bin"}, {0: 2, 1: 0, 2: 1, 3: writing})
 os.waitpid(pid, 0)
 os.close(writing)
 sys.stdout.write(os.read(63, 4096).decode())

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from codespace.contract import WorkspaceLimits
+from codespace.sandbox import foreground, orphans, spawn
 from codespace.sandbox import limits as mechanisms
-from codespace.sandbox import orphans, spawn
 from codespace.sandbox.plan import HOME, Quota
 from codespace.testing import processes
 
@@ -95,11 +95,11 @@ def test_a_run_that_is_given_up_at_any_moment_leaves_no_process_cgroup_mount_or_
             for _ in range(TIMES):
                 launch = cage.prepare(["sleep", "987652"], env=ENV).launch()
                 null = os.open(os.devnull, os.O_RDWR)
-                pid = spawn.start(launch.argv, launch.env, {0: null, 1: null, 2: null, **launch.inherited})
+                pid = foreground.start(launch.argv, launch.env, {0: null, 1: null, 2: null, **launch.inherited})
                 launch.let_go()
                 os.close(null)
                 select.select([], [], [], moment / 1000)
-                spawn.end(pid)
+                foreground.end(pid)
                 os.waitpid(pid, 0)
                 launch.close()
 
@@ -116,7 +116,7 @@ def test_a_run_that_is_ended_at_any_moment_after_its_release_leaves_nothing(cage
         null = os.open(os.devnull, os.O_RDWR)
         try:
             return [
-                spawn.run(
+                foreground.run(
                     prepared.equipment, prepared.plan, stdin=null, stdout=null, stderr=null, seconds=moment / 1000
                 ).cut
                 for moment in MOMENTS
@@ -150,7 +150,7 @@ def test_a_starter_that_is_killed_releases_nothing_it_had_not_released(cage: Cag
         os.setresuid(cage.uid, cage.uid, cage.uid)
         null = os.open(os.devnull, os.O_RDWR)
         launch = prepared.launch()
-        spawn.start(launch.argv, launch.env, {0: null, 1: null, 2: null, **launch.inherited})
+        foreground.start(launch.argv, launch.env, {0: null, 1: null, 2: null, **launch.inherited})
         launch.let_go()
         select.select([], [], [], 60)
         os._exit(0)

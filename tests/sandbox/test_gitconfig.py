@@ -10,7 +10,7 @@ import pytest
 from codespace import limits
 from codespace.beneath import Root
 from codespace.errors import Refusal
-from codespace.sandbox import box, gitconfig, spawn
+from codespace.sandbox import box, foreground, gitconfig
 from codespace.sandbox.plan import HOME
 from codespace.sandbox.scan import GitDirectory
 
@@ -46,7 +46,7 @@ def run(cage: Cage, script: str) -> None:
             env={"PATH": PATH, "HOME": HOME},
             protected=(),
         )
-        spawn.run(prepared.equipment, prepared.plan)
+        foreground.run(prepared.equipment, prepared.plan)
 
     cage.does(inside)
 

@@ -12,7 +12,7 @@ import pytest
 
 from codespace.beneath import Root
 from codespace.errors import Refusal
-from codespace.sandbox import box, gitconfig, spawn
+from codespace.sandbox import box, foreground, gitconfig
 from codespace.sandbox.plan import HOME, Planted
 
 from .cage import PATH, Cage, accounts, bubblewraps, caged
@@ -47,7 +47,7 @@ def run(cage: Cage, script: str) -> list[Planted]:
         prepared = box.Sandbox(cage.bubblewrap).prepare(
             cage.workspace, command=["/bin/sh", "-c", script], cwd=".", env={"PATH": PATH, "HOME": HOME}, protected=()
         )
-        spawn.run(prepared.equipment, prepared.plan)
+        foreground.run(prepared.equipment, prepared.plan)
         return prepared.planted()
 
     found: list[Planted] = cage.does(inside)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from codespace.contract import WorkspaceLimits
+from codespace.sandbox import foreground, nproc, spawn
 from codespace.sandbox import limits as mechanisms
-from codespace.sandbox import nproc, spawn
 from codespace.sandbox.limits import Carried, Mechanisms
 from codespace.sandbox.plan import Quota
 from codespace.testing import processes
@@ -33,7 +33,7 @@ def forked(cage: Cage, carried_by: Mechanisms, observe: Callable[[spawn.Launch],
     equipment = replace(prepared.equipment, mechanisms=carried_by)
     with tempfile.TemporaryFile(dir=cage.base) as out, open(os.devnull, "r+b") as null:
         told = {"stdin": null.fileno(), "stdout": out.fileno(), "stderr": null.fileno()}
-        spawn.run(equipment, prepared.plan, **told, seconds=60.0, observe=observe)
+        foreground.run(equipment, prepared.plan, **told, seconds=60.0, observe=observe)
         out.seek(0)
         return int(out.read())
 
@@ -56,7 +56,7 @@ def test_what_the_account_runs_elsewhere_is_not_counted(cage: Cage) -> None:
     limited = cage.having(limits=WorkspaceLimits(pids=MOST))
 
     def beside() -> int:
-        pid = spawn.start(["/usr/bin/perl", "-e", BESIDE], {}, {0: 0, 1: 2, 2: 2})
+        pid = foreground.start(["/usr/bin/perl", "-e", BESIDE], {}, {0: 0, 1: 2, 2: 2})
         try:
             deadline = time.monotonic() + PATIENCE_SECONDS
             while (there := len(processes.descendants(pid))) < 200 and time.monotonic() < deadline:
@@ -73,7 +73,7 @@ def test_what_the_account_runs_elsewhere_is_not_counted(cage: Cage) -> None:
 
 def test_a_process_in_no_namespace_of_its_own_gets_no_limit_that_would_be_the_accounts(cage: Cage) -> None:
     def refused() -> bool:
-        pid = spawn.start(["/bin/sleep", "987655"], {}, {0: 0, 1: 2, 2: 2})
+        pid = foreground.start(["/bin/sleep", "987655"], {}, {0: 0, 1: 2, 2: 2})
         try:
             nproc.limit(pid, MOST)
         except OSError as error:
