@@ -21,8 +21,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from codespace.sandbox import binaries
-from codespace.sandbox.box import Sandbox
+from codespace.contract import Workspace
+from codespace.sandbox import binaries, foreground
+from codespace.sandbox.box import HOME, Sandbox
 from codespace.testing.installed import script
 from codespace.testing.site import Site, put_files
 from codespace.testing.wire import Wire
@@ -182,6 +183,7 @@ def floors(site: Site, rounds: int) -> list[Row]:
         measure("bare: write, fsync and rename of 1 MB", rounds, lambda _: rewrite(root / "big.txt")),
         measure("bare: subprocess /bin/true", rounds, lambda _: subprocess.run(["/bin/true"], check=True)),
         measure("bare: bubblewrap /bin/true", rounds, lambda _: subprocess.run(bubblewrap(), check=True)),
+        measure("bare: the same sandbox, no daemon", rounds, same_sandbox(root)),
         measure(
             "bare: subprocess echo", rounds, lambda _: subprocess.run(["echo", "x"], check=True, capture_output=True)
         ),
@@ -198,6 +200,14 @@ def bubblewrap() -> list[str]:
     if not _found:
         sys.exit("there is no sandbox here")
     return [_found[0], "--unshare-all", "--unshare-user", "--ro-bind", "/", "/", "--", "/bin/true"]
+
+
+def same_sandbox(root: Path) -> Callable[[int], object]:
+    """Return what runs /bin/true as commands run, with all that is mounted and looked at, from this process."""
+    workspace = Workspace("main", str(root), profile="workspace-write")
+    env = {"PATH": "/usr/bin:/bin", "HOME": HOME}
+    prepared = Sandbox().prepare(workspace, command=["/bin/true"], cwd=".", env=env, protected=())
+    return lambda _: foreground.run(prepared.equipment, prepared.plan)
 
 
 def ripgrep(root: Path) -> None:
