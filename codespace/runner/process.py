@@ -101,13 +101,18 @@ class Process:
                         keeping.start_soon(keep, self.output, self.output.spool)
                     await self._live()
                     self._read_rest()
-                    if self._way_out is not None:
-                        await self._way_out.close()
-                    if self._boxed is not None or self._held.cage.members:
-                        await trio.to_thread.run_sync(self._look_back, abandon_on_cancel=True)
+                    await self._settle()
                     # From here the spool ends by itself, in bounded time: nothing more will come.
         finally:
             self._finish()
+
+    async def _settle(self) -> None:
+        """Close the way out, and look back meanwhile: a door takes milliseconds to say its last."""
+        async with trio.open_nursery() as nursery:
+            if self._way_out is not None:
+                nursery.start_soon(self._way_out.close)
+            if self._boxed is not None or self._held.cage.members:
+                await trio.to_thread.run_sync(self._look_back, abandon_on_cancel=True)
 
     def _look_back(self) -> None:
         """Learn what the kernel did for the limits, and what a sandboxed run left that runs by itself on the host.
