@@ -67,7 +67,10 @@ class _Listed:
 
     stamp: Stamp
     count: int
-    telling: tuple[tuple[str, Kind], ...]
+    below: tuple[str, ...]
+    """Paths of directories of which nothing is to be said but that they are to be looked into."""
+    noted: tuple[tuple[str, Kind], ...]
+    """Paths of which a note is taken."""
 
 
 @dataclass(slots=True)
@@ -174,12 +177,12 @@ class _Scan:
     def _see_again(self, directory: str, known: _Listed) -> None:
         self._keep(directory, known)
         self._entries += known.count
-        prefix = "" if directory == "." else directory + "/"
-        for name, kind in known.telling:
-            self._see(prefix + name, kind)
+        self._left.extend(known.below)
+        for path, kind in known.noted:
+            self._see(path, kind)
 
     def _keep(self, directory: str, listed: _Listed) -> None:
-        self._room -= 1 + len(listed.telling)
+        self._room -= 1 + len(listed.below) + len(listed.noted)
         if self._room >= 0:
             self.listed[directory] = listed
 
@@ -192,17 +195,21 @@ class _Scan:
             or self._protected.cover_folded(first, directory)
         )
         count = 0
-        telling: list[tuple[str, Kind]] = []
+        below: list[str] = []
+        noted: list[tuple[str, Kind]] = []
         while True:
             entries: list[os.DirEntry[str]] = []
             try:
                 entries.extend(itertools.islice(names, _LOOK_AT_CLOCK))
             finally:  # what was listed before the disk failed counts too
                 for entry in self._telling(entries) if plain else entries:
-                    telling.append((entry.name, kind := kind_of(entry)))
-                    self._see(prefix + entry.name, kind)
+                    path, kind = prefix + entry.name, kind_of(entry)
+                    if self._see(path, kind):
+                        noted.append((path, kind))
+                    elif kind == "directory":
+                        below.append(path)
             if not entries:
-                return _Listed(stamp, count, tuple(telling))
+                return _Listed(stamp, count, tuple(below), tuple(noted))
             count += len(entries)
             self._entries += len(entries)
             self._look_at_clock()
@@ -233,26 +240,33 @@ class _Scan:
         if error.errno not in (errno.EXDEV, errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             self._closed.append(directory)
 
-    def _see(self, path: str, kind: Kind) -> None:
-        """Take note of an entry, and of what is to be looked into."""
-        if not self._leave_out(path, kind) and kind == "directory":
+    def _see(self, path: str, kind: Kind) -> bool:
+        """Take note of an entry, and of what is to be looked into; returns whether any note was taken."""
+        noted, has_more = self._note(path, kind)
+        if has_more and kind == "directory":
             self._left.append(path)
+        return noted
 
-    def _leave_out(self, path: str, kind: Kind) -> bool:
-        """Take note of an entry; returns whether the walk has no business below it."""
+    def _note(self, path: str, kind: Kind) -> tuple[bool, bool]:
+        """Take note of an entry; returns whether any was taken, and whether the walk has business below it.
+
+        Both follow from path, kind and globs alone, so that they hold for as long as the entry is there.
+        """
         above, _, name = path.rpartition("/")
+        noted = kind == "special"
         if name in _PARTS:
             self._parts.setdefault(above or ".", set()).add(name)
+            noted = True
         if kind == "special":
             self._found["special"].append(path)
         first = path.partition("/")[0]
         if self._hidden.cover(first, path):
             if kind != "link":  # a link tells only where it leads; that is visible or is not by itself
                 self._found["directories" if kind == "directory" else "files"].append(path)
-            return True
+            return True, False
         if is_git_name(name):
             self._note_git(path, kind)
-            return True
+            return True, False
         if self._protected.cover_folded(first, path):
             if kind != "link":
                 self._found["protected"].append(path)
@@ -260,8 +274,8 @@ class _Scan:
                 self._links.append(path)
             # Below a protected directory nothing can be changed, no link either; a hidden file must still be found
             # there.
-            return not self._hidden
-        return False
+            return True, bool(self._hidden)
+        return noted, True
 
     def _note_git(self, path: str, kind: Kind) -> None:
         if kind == "link":
