@@ -274,6 +274,8 @@ HOME_SECONDS: Final = 5.0
 # --- sandbox ---
 SANDBOX_START_SECONDS: Final = 20.0
 # From bubblewrap's start to the open gate; 10 ms as a rule, 11 s were seen on a machine full of spinners.
+PROBE_SWEEP_ENTRIES: Final = 10_000
+# Most names of the temporary directory that a probe looks through for what a killed one left: ten milliseconds.
 SANDBOX_SPAWN_SECONDS: Final = 40.0
 # One start with its look at the workspace, which ends itself before, so that the caller learns which part was slow.
 SANDBOX_SCAN_SECONDS: Final = 8.0
@@ -558,8 +560,9 @@ HTTP_SESSIONS: Final = 64
 HTTP_SESSION_IDLE_SECONDS: Final = 1_800.0
 # A session without a request or an open stream ends after this.
 HTTP_CONNECTIONS: Final = 512
-# Most connections at once: a call each, and a stream for each session. One more is closed unserved: strangers, who come
-# before any token is asked for, must leave descriptors for commands and patches (an account has 1024 as a rule).
+# Most connections at once: a call each, and a stream for each session; strangers, who come before any token is asked
+# for, must leave descriptors for commands and patches (an account has 1024 as a rule). One more takes the place of the
+# longest stranger's; where all have shown a token, it is closed unserved.
 HTTP_BACKLOG: Final = 100
 # Connections that may wait to be accepted.
 TOKEN_BYTES: Final = 32

@@ -8,18 +8,25 @@ time ends. RFC 9110, section 7.8: a server may go on in the protocol that it was
 
 from __future__ import annotations
 
+from contextvars import ContextVar
+from weakref import WeakKeyDictionary
+
 import h11
 import hypercorn.trio.run
 import structlog
-import trio
 from hypercorn.events import Closed
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.protocol.ws_stream import WSStream
 from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
 
 from codespace import limits
 
 log = structlog.get_logger("codespace.http.connection")
+
+_open: WeakKeyDictionary[WorkerContext, dict[Connection, None]] = WeakKeyDictionary()
+"""The connections of each server, in the order in which they came."""
+_current: ContextVar[Connection | None] = ContextVar("connection", default=None)
 
 
 class _Plain(H11Protocol):
@@ -38,18 +45,27 @@ class _Plain(H11Protocol):
 class Connection(TCPServer):
     """Hypercorn's connection, kept to itself."""
 
+    is_known = False
+    """Whether a caller has shown here that it may come in."""
+
     async def run(self) -> None:
         """Serve it until it ends. Never raises; a fault is logged by its kind, since its text may quote a request.
 
+        Of too many the one that was a stranger's for longest makes room; where there is none, this one does.
         Source: limits.HTTP_CONNECTIONS.
         """
+        others = _open.setdefault(self.context, {})
+        if len(others) >= limits.HTTP_CONNECTIONS and not _make_room(others):
+            await self.stream.aclose()
+            return
+        others[self] = None
+        _current.set(self)
         try:
-            if _is_one_too_many():
-                await self.stream.aclose()
-            else:
-                await super().run()
+            await super().run()
         except* Exception as faults:
             log.warning("a connection ended by a fault", faults=sorted({type(each).__name__ for each in _flat(faults)}))
+        finally:
+            others.pop(self, None)
 
     async def _read_data(self) -> None:
         offered = self.protocol
@@ -73,10 +89,19 @@ def install() -> None:
     hypercorn.trio.run.TCPServer = Connection  # type: ignore[attr-defined]
 
 
-def _is_one_too_many() -> bool:
-    # Hypercorn counts none; the nursery of its connections has this one and the others as tasks, and no more.
-    connections = trio.lowlevel.current_task().parent_nursery
-    return connections is not None and len(connections.child_tasks) > limits.HTTP_CONNECTIONS
+def vouch() -> None:
+    """Say that the connection of this request is of somebody who may come in: no stranger takes its place."""
+    if (connection := _current.get()) is not None:
+        connection.is_known = True
+
+
+def _make_room(others: dict[Connection, None]) -> bool:
+    stranger = next((each for each in others if not each.is_known), None)
+    if stranger is None:
+        return False
+    del others[stranger]
+    stranger.stream.socket.close()  # it ends by that, whatever it waits for
+    return True
 
 
 def _flat(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

@@ -23,6 +23,7 @@ from codespace.contract import Caller, DiffPage, Inbox, Tools
 from codespace.display import display
 from codespace.errors import Refusal
 from codespace.gateway.operator import Operator
+from codespace.http import connection
 from codespace.http.forms import fields
 from codespace.http.guard import CONSOLE
 from codespace.http.pages import HEADERS, Pages
@@ -142,6 +143,8 @@ class Desk:
         if request.scope.get(IDENTITY) != CONSOLE:
             return Response("not found\n", 404, mimetype="text/plain")  # the path was spelt in another way
         g.session = self.sessions.find(request.cookies.get(COOKIE))
+        if g.session is not None:
+            connection.vouch()
         if g.session is not None or request.endpoint in _OPEN:
             return None
         return await self.page(

@@ -25,7 +25,7 @@ from typing import Any, Final
 import trio
 
 from codespace import limits
-from codespace.http import body
+from codespace.http import body, connection
 from codespace.protocol.sessions import IDENTITY
 
 Send = Callable[[body.Message], Awaitable[None]]
@@ -78,12 +78,14 @@ class Guard:
         if refusal is not None:
             await _answer(send, *refusal)
             return
+        scope[IDENTITY] = self._identity(scope["path"])
+        if scope[IDENTITY] != CONSOLE and scope["path"] not in _OPEN_PATHS:  # the console knows by its cookie
+            connection.vouch()
         try:
             receive = await body.take(receive, _only(scope["headers"], b"content-length"), _most_bytes(scope["path"]))
         except body.Refused as refused:
             await _answer(send, refused.status, _BODIES[refused.status])
             return
-        scope[IDENTITY] = self._identity(scope["path"])
         await self._app(scope, receive, send)
 
     def _refusal(self, scope: Any) -> tuple[int, str] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from contextlib import AsyncExitStack
 
 import pytest
@@ -71,17 +73,78 @@ async def test_a_handshake_that_is_none_is_answered_and_its_connection_ended() -
         assert await is_served(door)
 
 
+async def greeted(door: Door, stream: trio.SocketStream, path: str = "/healthz") -> bool:
+    """Return whether a request is answered on a connection, which stays open; the whole answer is taken."""
+    answer = b""
+    with trio.fail_after(60):
+        try:
+            await stream.send_all(raw("GET", path, door))
+            while not is_whole(answer):
+                if not (more := await stream.receive_some()):
+                    return False
+                answer += more
+        except trio.BrokenResourceError:
+            return False
+    assert b"connection: close" not in answer.lower()
+    return True
+
+
+def is_whole(answer: bytes) -> bool:
+    head, end, body = answer.partition(b"\r\n\r\n")
+    length = re.search(rb"(?i)content-length: (\d+)", head)
+    return bool(end) and length is not None and len(body) == int(length[1])
+
+
 async def test_strangers_who_hold_connections_leave_descriptors_for_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HTTP_CONNECTIONS", 3)
     monkeypatch.setattr(limits, "HTTP_IDLE_SECONDS", 1000.0)  # one that its client has closed is none, at once
     async with open_door() as door, AsyncExitStack() as held:
-        for _ in range(limits.HTTP_CONNECTIONS):
-            stream = await held.enter_async_context(await door.connect())
-            await stream.send_all(raw("GET", "/healthz", door))
-            assert await status_of(stream) == 200  # and stays open
+        streams = []
+        for _ in range(limits.HTTP_CONNECTIONS + 2):
+            streams.append(await held.enter_async_context(await door.connect()))
+            assert await greeted(door, streams[-1])
+        with trio.fail_after(60):
+            for gone in streams[:2]:
+                assert await gone.receive_some() == b""  # the longest, and they alone
+        assert [await greeted(door, stream) for stream in streams[2:]] == [True] * 3
+
+
+async def test_a_stranger_takes_no_place_of_who_has_shown_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HTTP_CONNECTIONS", 3)
+    monkeypatch.setattr(limits, "HTTP_IDLE_SECONDS", 1000.0)
+    async with open_door() as door, AsyncExitStack() as held:
+        streams = [await held.enter_async_context(await door.connect()) for _ in range(limits.HTTP_CONNECTIONS)]
+        for stream in streams:
+            assert await greeted(door, stream, "/mcp")
         assert await said_to(door, raw("GET", "/healthz", door)) == b""
+        assert [await greeted(door, stream, "/mcp") for stream in streams] == [True] * 3
         await held.aclose()
         request = raw("GET", "/healthz", door, connection="close")
         with trio.fail_after(60):
             while not (await said_to(door, request)).startswith(b"HTTP/1.1 200 "):
                 await trio.lowlevel.checkpoint()
+
+
+async def test_a_client_gets_in_while_strangers_fill_every_place_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "HTTP_CONNECTIONS", 64)
+    monkeypatch.setattr(limits, "HTTP_IDLE_SECONDS", 1000.0)
+
+    async def crowd(door: Door, full: trio.Event) -> None:
+        async with AsyncExitStack() as held:
+            for count in itertools.count():
+                await held.enter_async_context(await door.connect())  # and says nothing
+                if count > limits.HTTP_CONNECTIONS:
+                    full.set()
+                if count > 4 * limits.HTTP_CONNECTIONS:
+                    await trio.sleep_forever()
+
+    async with open_door() as door, trio.open_nursery() as nursery:
+        full = trio.Event()
+        nursery.start_soon(crowd, door, full)
+        await full.wait()
+        async with door.client() as client:
+            for _ in range(20):
+                assert (await client.list_tools()).tools
+        nursery.cancel_scope.cancel()

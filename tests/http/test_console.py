@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import httpx2
@@ -90,3 +90,25 @@ async def test_a_database_that_cannot_be_read_is_told_on_every_page_and_none_fai
             answer = await http.get(f"/{page}")
             assert (answer.status_code, "STORE_UNAVAILABLE" in answer.text) == (503, True), page
         assert (await http.get("/workspaces")).status_code == 200
+
+
+async def test_no_stranger_takes_the_place_of_a_browser_that_is_signed_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HTTP_CONNECTIONS", 3)
+    async with (
+        open_bench(approvals="operator") as bench,
+        signed_in(bench) as http,
+        http.stream("GET", "/events") as events,
+        AsyncExitStack() as strangers,
+    ):
+        news = events.aiter_lines()
+        assert await anext(news)
+        for _ in range(3 * limits.HTTP_CONNECTIONS):
+            connected = await trio.open_tcp_stream("127.0.0.1", http.base_url.port)
+            stranger = await strangers.enter_async_context(connected)
+            await stranger.send_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert await stranger.receive_some()
+        with pytest.raises(Refusal):
+            await bench.call("apply_patch", patch=PATCH)
+        with trio.fail_after(60):
+            while '"pending": 1' not in await anext(news):
+                pass
