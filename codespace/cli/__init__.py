@@ -11,11 +11,13 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from types import FrameType
 
 from codespace import platform
 
 USAGE = 2
 INTERRUPTED = 130
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 # What a full or broken disk under a redirected output says.
 
@@ -67,6 +69,19 @@ def _start_afresh() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     if sys.getfilesystemencoding() != "utf-8" and sys.executable:
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])  # noqa: S606 - ourselves, no shell
+    for number in _ENDING:
+        if signal.getsignal(number) == signal.SIG_DFL:  # not where it shall outlive its terminal
+            signal.signal(number, _interrupt)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Take what ends a program as Ctrl-C: by its own default it would leave temporary files and sandboxes there.
+
+    Through the handler of Ctrl-C, which trio replaces by one that does not break into its own middle.
+    """
+    interrupt = signal.getsignal(signal.SIGINT)
+    # Ignored in the background of a shell; what was sent to us alone is heard there all the same.
+    (interrupt if callable(interrupt) else signal.default_int_handler)(signal.SIGINT, frame)
 
 
 def serve() -> int:

@@ -6,12 +6,9 @@ It uses nothing of the product but the contract, so it is also the shortest exam
 
 from __future__ import annotations
 
-import contextlib
 import json
-import signal
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +24,6 @@ from codespace.demo.teller import Teller
 STORY_SECONDS: Final = 120.0
 # The story takes a few seconds; a daemon that hangs must not hang the person who looks at it.
 _LOG_LINES: Final = 20
-_ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 
 RECIPE: Final = "Bread\n500 g flour\n350 g water\n2 g yeast\n"
 
@@ -38,26 +34,13 @@ def main() -> int:
     Raises: KeyboardInterrupt where a person or the system ends it early. Nothing of it is left then either.
     """
     teller = Teller(sys.stdout)
-    with _interruptible(), tempfile.TemporaryDirectory(prefix="codespace-demo-") as folder:
+    with tempfile.TemporaryDirectory(prefix="codespace-demo-") as folder:
         try:
             return trio.run(_tell, Path(folder), teller)
         except BaseExceptionGroup as group:
             if group.subgroup(KeyboardInterrupt) is None:
                 raise
     raise KeyboardInterrupt  # as itself, not as a group of the nurseries'
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Take what ends a program as Ctrl-C, which trio hears: by its own default it would leave the folder there."""
-    before = {number: signal.getsignal(number) for number in _ENDING if signal.getsignal(number) == signal.SIG_DFL}
-    try:
-        for number in before:
-            signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
-        yield
-    finally:
-        for number, action in before.items():
-            signal.signal(number, action)
 
 
 async def _tell(folder: Path, teller: Teller) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from codespace import limits
 from codespace.errors import Refusal
 from codespace.runner import child
 from codespace.runner.stopping import Stop
-from codespace.sandbox import binaries
+from codespace.sandbox import binaries, probefolder
 
 WORK: Final = "/work"
 _RIPGREP: Final = "/rg"
@@ -107,7 +106,9 @@ def _try(bubblewrap: str, ripgrep: str) -> tuple[str | None, bool]:
 
     stop = Stop()
     try:
-        with tempfile.TemporaryDirectory(prefix="codespace-probe-") as directory:
+        with probefolder.open_folder() as folder:
+            directory = os.path.join(folder, "root")
+            os.mkdir(directory)
             with open(os.path.join(directory, _WITNESS), "wb"):
                 pass
             root = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -8,7 +8,6 @@ slow, and slowness must never lead to a command without one.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -17,7 +16,7 @@ from codespace import limits
 from codespace.beneath import Root
 from codespace.contract import Workspace
 from codespace.display import display
-from codespace.sandbox import binaries, causes, foreground, landlock, plan, scan, seccomp, spawn
+from codespace.sandbox import binaries, causes, foreground, landlock, plan, probefolder, scan, seccomp, spawn
 from codespace.sandbox import limits as mechanisms
 from codespace.sandbox.spawn import Equipment
 from codespace.sandbox.system import Etc
@@ -162,7 +161,7 @@ def _attack(equipment: Equipment, etc: Etc) -> dict[str, str]:
     output, complaint = os.memfd_create("codespace-probe"), os.memfd_create("codespace-probe")
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        with tempfile.TemporaryDirectory(prefix="codespace-probe-") as folder:
+        with probefolder.open_folder() as folder:
             made = _plan(os.path.realpath(folder), etc)
             outcome = foreground.run(
                 equipment, made, stdin=null, stdout=output, stderr=complaint, seconds=limits.SANDBOX_START_SECONDS
