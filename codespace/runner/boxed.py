@@ -6,6 +6,7 @@ the sandbox. Until `open` has returned, no command exists.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Awaitable, Callable, Iterator
@@ -31,11 +32,21 @@ Door = Callable[[int], Awaitable[None]]
 """Called with the pid of process 1 while the gate is shut: a proxy makes its listener there and opens its door."""
 
 
+_FORBIDDEN: Final = (
+    *(errno.EPERM, errno.EACCES),  # a filter of system calls, AppArmor
+    *(errno.EINVAL, errno.ENOSYS, errno.ENOTTY, errno.EOPNOTSUPP),  # a kernel, or what plays one, that cannot
+)
+"""What entering a sandbox or mounting there is refused with where this machine does not have it, now or tomorrow."""
+
+
 class Uncovered(Exception):
-    """The monitor may not lay covers on this machine, for the reason of an errno; bubblewrap can be asked to."""
+    """The monitor did not lay the covers, for the reason of an errno; bubblewrap can be asked to."""
 
     def __init__(self, number: int) -> None:
         super().__init__(os.strerror(number))
+        self.is_lasting = number in _FORBIDDEN
+        """Whether the next run need not try: what else there is (no memory, no process, a killed fork) passes, and
+        a command that can bring it about must not decide for those that follow."""
 
 
 class Boxed:
@@ -48,9 +59,11 @@ class Boxed:
         self._launch = launch
 
     @classmethod
-    def prepare(cls, sandbox: Sandbox, workspace: Workspace, request: SpawnRequest) -> Boxed:
+    def prepare(cls, sandbox: Sandbox, workspace: Workspace, request: SpawnRequest, by_hand: bool) -> Boxed:
         """Look at the root and open what the start needs. Blocks: for a thread.
 
+        Args:
+            by_hand: The monitor lays the covers that can be left to it.
         Raises: Refusal SANDBOX_UNAVAILABLE, PROCESS_SPAWN_FAILED; nothing is left then.
         """
         prepared = sandbox.prepare(
@@ -66,7 +79,7 @@ class Boxed:
         except OSError as error:
             raise unavailable(f"its limits could not be put in force ({error.strerror})") from error
         try:
-            return cls(prepared, held, prepared.launch(held.cage, by_hand=sandbox.by_hand))
+            return cls(prepared, held, prepared.launch(held.cage, by_hand=by_hand))
         except BaseException:
             held.cage.close()
             raise

@@ -122,16 +122,18 @@ class Starter:
 
     async def _start_boxed(self, sandbox: Sandbox, workspace: Workspace, request: SpawnRequest, cwd_fd: int) -> Process:
         try:
-            return await self._start_in_box(sandbox, workspace, request, cwd_fd)
+            return await self._start_in_box(sandbox, workspace, request, cwd_fd, by_hand=sandbox.by_hand)
         except Uncovered as refused:
-            log.warning("sandbox_covers_by_bubblewrap", reason=str(refused))
-            sandbox.by_hand = False
-            return await self._start_in_box(sandbox, workspace, request, cwd_fd)
+            log.warning("sandbox_covers_by_bubblewrap", reason=str(refused), lasting=refused.is_lasting)
+            sandbox.by_hand = sandbox.by_hand and not refused.is_lasting
+        return await self._start_in_box(sandbox, workspace, request, cwd_fd, by_hand=False)
 
     async def _start_in_box(
-        self, sandbox: Sandbox, workspace: Workspace, request: SpawnRequest, cwd_fd: int
+        self, sandbox: Sandbox, workspace: Workspace, request: SpawnRequest, cwd_fd: int, *, by_hand: bool
     ) -> Process:
-        boxed = await trio.to_thread.run_sync(Boxed.prepare, sandbox, workspace, request, limiter=self._looking_up)
+        boxed = await trio.to_thread.run_sync(
+            Boxed.prepare, sandbox, workspace, request, by_hand, limiter=self._looking_up
+        )
         way_out = None
         if workspace.network == "enabled" and self._proxy is not None:
             way_out = WayOut(self._proxy, workspace.allowed_domains, request.process_id)

@@ -96,7 +96,7 @@ class Sandbox:
         self._lock = threading.Lock()
         self._known: Standing | None = None
         self.by_hand = True
-        """Whether covers are left to who starts bubblewrap; not any more once that was refused."""
+        """Whether covers are left to who starts bubblewrap; not any more once this machine was seen to forbid it."""
         self._unsure: tuple[float, str] | None = None
         self._memories: dict[tuple[str, bool, tuple[str, ...], tuple[str, ...]], scan.Memory] = {}
 

@@ -56,10 +56,14 @@ class Coverer:
             raise
         finally:
             os.close(waiting)
+        self._was_told = False
 
     def go(self) -> None:
-        """Say, once, that the sandbox stands; the fork does its work, tells of it, and ends."""
-        with contextlib.suppress(BrokenPipeError):  # it was killed; the daemon waits for a bounded time
+        """Say that the sandbox stands; the fork does its work, tells of it, and ends. Said again it is nothing."""
+        if self._was_told:
+            return
+        self._was_told = True
+        with contextlib.suppress(BrokenPipeError):  # it was killed, which is told where it is reaped
             os.write(self._word, b"!")
         os.close(self._word)
 
@@ -96,15 +100,18 @@ def _lay_in(command: int, targets: Mapping[str, Iterable[bytes]]) -> int:
 def _enter(command: int) -> None:
     """Enter the mounts of the sandbox whose bubblewrap is `command`, with all rights there and none outside."""
     inside = next(iter(children(command)), 0)
-    namespace = os.open(f"/proc/{inside or os.getpid()}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    # The user namespace that owns the mounts, which need not be the one that the process is in now.
-    owner = fcntl.ioctl(namespace, NS_GET_USERNS)
-    # Looked at behind the opening: bubblewrap, which is not reaped yet, has no other child in its life.
-    ours = os.stat("/proc/self/ns/mnt")
-    if not inside or parent_of(inside) != command or os.path.samestat(os.fstat(namespace), ours):
-        raise OSError(errno.ESRCH, "no sandbox")
-    enter(owner, CLONE_NEWUSER)
-    enter(namespace, CLONE_NEWNS)
+    with contextlib.ExitStack() as held:
+        namespace = os.open(f"/proc/{inside or os.getpid()}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        held.callback(os.close, namespace)
+        # The user namespace that owns the mounts, which need not be the one that the process is in now.
+        owner = fcntl.ioctl(namespace, NS_GET_USERNS)
+        held.callback(os.close, owner)
+        # Looked at behind the opening: bubblewrap, which is not reaped yet, has no other child in its life.
+        ours = os.stat("/proc/self/ns/mnt")
+        if not inside or parent_of(inside) != command or os.path.samestat(os.fstat(namespace), ours):
+            raise OSError(errno.ESRCH, "no sandbox")
+        enter(owner, CLONE_NEWUSER)
+        enter(namespace, CLONE_NEWNS)
 
 
 def _lay(targets: Mapping[str, Iterable[bytes]]) -> None:

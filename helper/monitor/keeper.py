@@ -86,8 +86,10 @@ def admit(control: socket.socket, monitors: set[int]) -> bool:
 
 def main() -> None:
     """Run as the keeper; fd 0 is a SOCK_SEQPACKET socket from the daemon."""
-    control = socket.socket(fileno=os.dup(0))
     null = os.open(os.devnull, os.O_RDWR)
+    while null <= 2:  # one of the three came closed, and would be the number of what is opened next
+        null = os.dup(null)
+    control = socket.socket(fileno=os.dup(0))
     for number in (0, 1):
         os.dup2(null, number)
     os.close(null)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from typing import Any, Final
 
@@ -32,7 +33,9 @@ class Line:
                 raise EOFError
             data += more
         request = json.loads(data)
-        if len(descriptors) != DESCRIPTORS + request.get("inherited", 0):
+        if len(descriptors) != DESCRIPTORS + request.get("inherited", 0):  # cut short by a limit of ours
+            for descriptor in descriptors:
+                os.close(descriptor)
             raise EOFError
         return request, descriptors
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import json
@@ -63,17 +64,19 @@ def wait_for_order(control: socket.socket, told: int, parent: int) -> NoReturn:
 
 def rehearse() -> None:
     """Take an order that nobody gave, while nobody waits: behind a fork the first touch of each of the interpreter's
-    pages takes longer than what is done there, half a millisecond of each command."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
+    pages takes longer than what is done there, half a millisecond of each command. It takes more descriptors than an
+    order does: where there are too few, the order is heard all the same."""
+    with contextlib.ExitStack() as held, contextlib.suppress(OSError, EOFError):
+        ours, theirs = map(held.enter_context, socket.socketpair())
         socket.send_fds(ours, [REHEARSED], [0] * DESCRIPTORS)
         line = Line(theirs)
         request, descriptors = line.receive_request()
+        for descriptor in descriptors:
+            held.callback(os.close, descriptor)
         line.tell(event="ready")
         encoded(request)
         for descriptor in descriptors:
             os.close(fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, HIGH))
-            os.close(descriptor)
 
 
 def is_readable(control: socket.socket) -> bool:

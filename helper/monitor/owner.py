@@ -124,7 +124,7 @@ def own(line: Line, command: int, *, layers: int, hang_up: bool, covers: Covers 
             return
         for verb in line.verbs() if readable else ():
             if verb["verb"] == "cover":
-                if coverer is not None:
+                if coverer is not None and not exited:  # a command that was reaped has no pid of its own any more
                     coverer.go()
                 continue
             end = time.monotonic() + max(0.0, float(verb["grace"]))

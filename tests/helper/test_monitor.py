@@ -143,11 +143,12 @@ class Line:
 class Keeper:
     """A real keeper and what was asked of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, closed: str = "") -> None:
+        """Args: closed: In a shell's words, which of its descriptors it gets closed."""
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-I", "-S", program.__file__],
+                ["/bin/sh", "-c", f'exec "$@" {closed}', "keeper", sys.executable, "-I", "-S", program.__file__],
                 stdin=theirs,
                 stdout=subprocess.DEVNULL,
                 cwd="/",
@@ -356,6 +357,31 @@ def test_few_descriptors_are_enough_to_start_a_command(keeper: Keeper) -> None:
     assert read_all(output) == b"here\n"
 
 
+@pytest.mark.parametrize("few", range(8, 16))
+def test_a_rehearsal_that_has_too_few_descriptors_ends_no_monitor(keeper: Keeper, few: int) -> None:
+    line, output = keeper.ask("/bin/true")  # so it is up
+    line.close()
+    os.close(output)
+    assert not processes.still_alive_after(processes.descendants(keeper.process.pid), DEADLINE_SECONDS)
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while processes.children(keeper.process.pid):
+        assert time.monotonic() < deadline
+    resource.prlimit(keeper.process.pid, resource.RLIMIT_NOFILE, (few, few))
+    _, _, fork = waiting(keeper)
+    while (state := processes.state(fork)) == "R":
+        assert time.monotonic() < deadline
+    assert state == "S"
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "1>&- 2>&-"])
+def test_a_keeper_whose_descriptors_came_closed_starts_commands_as_any_other(closed: str) -> None:
+    keeper = Keeper(closed)
+    line, output = keeper.ask("/bin/sh", "-c", "echo out; echo err >&2")
+    line.expect("started")
+    assert sorted(read_all(output).split()) == [b"err", b"out"]
+    keeper.close()
+
+
 def test_bytes_that_are_not_utf8_arrive_as_they_were(keeper: Keeper) -> None:
     line, output = keeper.ask("/usr/bin/printf", "%s", os.fsdecode(b"\xff\n\x80 'x'"))
     line.expect("started")
@@ -391,6 +417,19 @@ def test_covers_for_a_program_that_is_no_sandbox_are_refused_and_it_goes_on(keep
     assert line.expect("exited")["asked"]
     line.expect("gone")
     assert read_all(output) == b"up\n"
+
+
+def test_a_word_to_cover_that_comes_again_or_too_late_is_nothing(keeper: Keeper) -> None:
+    line, output = keeper.ask("/bin/sh", "-c", "read line; sleep 600", covers=NOTHING_COVERED)
+    line.expect("started")
+    for _ in range(3):
+        line.cover()
+    assert line.expect("covered")["errno"] == errno.ESRCH
+    line.cover()
+    line.terminate(0)
+    line.expect("exited")
+    line.expect("gone")
+    assert read_all(output) == b""
 
 
 def test_who_waits_to_lay_covers_ends_with_a_command_that_ended_before(keeper: Keeper) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -37,9 +38,10 @@ done
 """Says of each place what can be done with it, and how what is on it is mounted."""
 
 
-@pytest.fixture(params=accounts(), ids=lambda uid: f"uid-{uid}")
+@pytest.fixture(params=[(uid, number) for uid in accounts() for number in range(len(bubblewraps()))], ids=str)
 def cage(request: pytest.FixtureRequest) -> Iterator[Cage]:
-    with caged(request.param, bubblewraps()[0]) as cage:
+    uid, number = request.param
+    with caged(uid, bubblewraps()[number]) as cage:
         yield cage
 
 
@@ -145,40 +147,49 @@ def test_what_a_run_is_given_in_etc_stays_above_the_covers(given: dict[str, obje
     assert may_come_last(plan) == last
 
 
-FORBIDDEN = """
+REFUSED = r"""
 import ctypes, json, os, struct, sys, trio
 from codespace.contract import SpawnRequest, Workspace
 from codespace.runner.supervisor import Supervisor
 from codespace.sandbox.box import Sandbox
-root, state, number = sys.argv[1], sys.argv[2], int(sys.argv[3])
+root, state, number, reason = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 libc = ctypes.CDLL(None, use_errno=True)
 class Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
-# Of every call its number: setns is refused with EPERM, all else is allowed.
-lines = ((0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000))
+# Of every call its number, and of setns what is to be entered: mounts are refused, all else is allowed.
+look = ((0x20, 0, 0, 0), (0x15, 0, 3, number), (0x20, 0, 0, 24), (0x15, 0, 1, 0x20000))
+lines = (*look, (0x06, 0, 0, 0x00050000 | reason), (0x06, 0, 0, 0x7FFF0000))
 code = b"".join(struct.pack("=HBBI", *line) for line in lines)
 assert not libc.prctl(38, 1, 0, 0, 0)
 assert not libc.prctl(22, 2, ctypes.byref(Program(len(lines), code)), 0, 0)
+SCRIPT = '''
+exec 2>/dev/null
+head -c 1 /etc/shadow; head -c 1 /proc/keys; test -t 0 && echo terminal
+perl -MIO::Socket::INET -e 'print IO::Socket::INET->new("127.0.0.1:3128") ? "door\n" : "alone\n"'
+'''
 async def main():
     sandbox = Sandbox()
     descriptor = os.open(root, os.O_PATH)
-    workspace = Workspace("w", root, profile="workspace-write")
-    async with Supervisor(state, sandbox=sandbox) as supervisor:
-        for name in ("first", "second"):
-            argv = ("/bin/sh", "-c", "head -c 1 /etc/shadow; head -c 1 /proc/keys; echo end")
-            spawned = await supervisor.spawn(workspace, SpawnRequest(name, argv, ".", {}, 60.0), descriptor)
+    async with Supervisor(state, sandbox=sandbox, networked=True) as supervisor:
+        for name, network, tty in (("1", "restricted", False), ("2", "restricted", True), ("3", "enabled", False)):
+            workspace = Workspace("w", root, profile="workspace-write", network=network)
+            request = SpawnRequest(name, ("/bin/sh", "-c", SCRIPT), ".", {}, 60.0, tty=tty)
+            spawned = await supervisor.spawn(workspace, request, descriptor)
             await supervisor.wait_exit(name)
-            chunk = await supervisor.output(name, cursor=0, stream="stdout", limit_bytes=100, encoding="text")
-            print(json.dumps([spawned.sandbox, chunk.text, sandbox.by_hand]))
+            chunk = await supervisor.output(name, cursor=0, stream="combined", limit_bytes=100, encoding="text")
+            print(json.dumps([spawned.sandbox, chunk.text.split(), sandbox.by_hand]))
 trio.run(main)
 """
 
 
-def test_where_namespaces_may_not_be_entered_bubblewrap_lays_the_covers(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("reason", "is_lasting"), [(errno.EPERM, True), (errno.ENOMEM, False)])
+def test_where_a_sandbox_is_not_entered_bubblewrap_lays_the_covers_for_as_long_as_that_lasts(
+    tmp_path: Path, reason: int, is_lasting: bool
+) -> None:
     root = tmp_path / "root"
     root.mkdir()
     done = subprocess.run(
-        [sys.executable, "-c", FORBIDDEN, str(root), str(tmp_path / "state"), str(CALLS["setns"])],
+        [sys.executable, "-c", REFUSED, str(root), str(tmp_path / "state"), str(CALLS["setns"]), str(reason)],
         capture_output=True,
         text=True,
         timeout=SECONDS,
@@ -187,7 +198,9 @@ def test_where_namespaces_may_not_be_entered_bubblewrap_lays_the_covers(tmp_path
     )
     assert done.returncode == 0, done.stderr
     assert [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")] == [
-        ["linux-sandbox", "end\n", False],
-        ["linux-sandbox", "end\n", False],
+        ["linux-sandbox", ["alone"], not is_lasting],
+        ["linux-sandbox", ["terminal", "alone"], not is_lasting],
+        ["linux-sandbox", ["door"], not is_lasting],
     ]
-    assert done.stdout.count("sandbox_covers_by_bubblewrap") + done.stderr.count("sandbox_covers_by_bubblewrap") == 1
+    times = done.stdout.count("sandbox_covers_by_bubblewrap") + done.stderr.count("sandbox_covers_by_bubblewrap")
+    assert times == (1 if is_lasting else 3)
