@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import signal
 import sys
 import termios
 import tty
+from collections.abc import Sequence
 from typing import Any, Final
 
 import trio
@@ -98,6 +100,29 @@ def _prepare(workspace: Workspace, command: list[str]) -> Prepared:
     )
 
 
+class _Ending:
+    """What ends a run early: a signal, or a terminal that has hung up. The first one counts."""
+
+    def __init__(self) -> None:
+        self.number: signal.Signals | None = None
+        self.told, self._telling = os.pipe()
+
+    def begin(self, number: signal.Signals) -> None:
+        if self.number is None:
+            self.number = number
+            os.write(self._telling, b"x")
+
+    async def hear(self) -> None:
+        """Turn requests to end into the end of the run; in a terminal Ctrl-C is a key, and goes inside."""
+        with trio.open_signal_receiver(*_ENDING) as signals:
+            async for number in signals:
+                self.begin(signal.Signals(number))
+
+    def close(self) -> None:
+        os.close(self.told)
+        os.close(self._telling)
+
+
 class _Session:
     """One run, with what is beside it: the door of its network, and the person's terminal."""
 
@@ -139,30 +164,36 @@ class _Session:
 
 
 async def _run(prepared: Prepared, domains: tuple[Domain, ...]) -> int:
-    told, telling = os.pipe()
+    ending = _Ending()
     proxy = Proxy()
+    outcome: foreground.Outcome | None = None
     try:
         async with trio.open_nursery() as nursery:
             session = _Session(prepared, domains, nursery, proxy)
-            nursery.start_soon(_hear, telling)
+            nursery.start_soon(ending.hear)
             if prepared.plan.tty:
-                outcome = await _in_terminal(nursery, session, told)
+                outcome = await _in_terminal(nursery, session, ending)
             else:
-                outcome = await trio.to_thread.run_sync(session.start, (0, 1, 2), told)
+                outcome = await trio.to_thread.run_sync(session.start, (0, 1, 2), ending.told)
             nursery.cancel_scope.cancel()
         if session.way_out is not None:
             await session.way_out.close()
-            for note in session.way_out.notes():
-                print(f"codespace: {display(note)}", file=sys.stderr)
-        return _exit_code(outcome)
+            _tell(session.way_out.notes())
     except* Refusal as refused:
         raise _first(refused) from None
     except* (spawn.NotStarted, OSError) as problems:
-        raise _first(problems) from None
+        if ending.number is None:  # else it was ended in the middle of its start
+            raise _first(problems) from None
     finally:
         await proxy.aclose()
-        os.close(told)
-        os.close(telling)
+        ending.close()
+    return _exit_code(outcome, ending)
+
+
+def _tell(notes: Sequence[str]) -> None:
+    with contextlib.suppress(OSError):  # nobody is there any more to be told
+        for note in notes:
+            print(f"codespace: {display(note)}", file=sys.stderr)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -172,54 +203,49 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return problem
 
 
-def _exit_code(outcome: foreground.Outcome) -> int:
-    if outcome.cut:
-        return 128 + signal.SIGTERM
+def _exit_code(outcome: foreground.Outcome | None, ending: _Ending) -> int:
+    if outcome is None or outcome.cut:
+        return 128 + (ending.number or signal.SIGTERM)
     code = outcome.code if outcome.ended is None else outcome.ended
     return code if code >= 0 else 128 - code
 
 
-async def _hear(telling: int) -> None:
-    """Turn a request to end into the end of the run; in a terminal Ctrl-C is a key, and goes inside."""
-    with trio.open_signal_receiver(*_ENDING) as signals:
-        async for _ in signals:
-            os.write(telling, b"x")
-            return
-
-
-async def _in_terminal(nursery: trio.Nursery, session: _Session, until: int) -> foreground.Outcome:
+async def _in_terminal(nursery: trio.Nursery, session: _Session, ending: _Ending) -> foreground.Outcome:
     """Give the command a terminal of its own and carry keys and text between that and the person's."""
     terminal = Terminal(*termios.tcgetwinsize(0))
     master = terminal.outputs["stdout"]
     before = termios.tcgetattr(0)
     try:
         tty.setraw(0)
-        nursery.start_soon(_keys, master)
+        nursery.start_soon(_keys, master, ending)
         nursery.start_soon(_follow_size, terminal)
         (slave, *_) = terminal.theirs
         async with trio.open_nursery() as showing:
-            showing.start_soon(_show, master)
-            outcome = await trio.to_thread.run_sync(session.start, (slave, slave, slave), until)
+            showing.start_soon(_show, master, ending)
+            outcome = await trio.to_thread.run_sync(session.start, (slave, slave, slave), ending.told)
             terminal.let_go()  # what is left to show comes, and then the end
             showing.cancel_scope.deadline = trio.current_time() + limits.DRAIN_SECONDS
         return outcome
     finally:
-        termios.tcsetattr(0, termios.TCSADRAIN, before)
+        with contextlib.suppress(termios.error):  # it has hung up, and is nobody's any more
+            termios.tcsetattr(0, termios.TCSADRAIN, before)
         terminal.close()
 
 
-async def _keys(master: int) -> None:
+async def _keys(master: int, ending: _Ending) -> None:
     while True:
         await trio.lowlevel.wait_readable(0)
-        block = os.read(0, limits.PIPE_READ_BYTES)
-        if not block:
-            return
+        block = b""
+        with contextlib.suppress(OSError):
+            block = os.read(0, limits.PIPE_READ_BYTES)
+        if not block:  # Ctrl-D is a key like others: no terminal that is there says this
+            return ending.begin(signal.SIGHUP)
         while block:
             await trio.lowlevel.wait_writable(master)
             block = block[os.write(master, block) :]
 
 
-async def _show(master: int) -> None:
+async def _show(master: int, ending: _Ending) -> None:
     while True:
         await trio.lowlevel.wait_readable(master)
         try:
@@ -228,11 +254,15 @@ async def _show(master: int) -> None:
             continue
         except OSError:  # nobody has the terminal open any more
             return
-        while block:
-            block = block[os.write(1, block) :]
+        try:
+            while block:
+                block = block[os.write(1, block) :]
+        except OSError:
+            return ending.begin(signal.SIGHUP)
 
 
 async def _follow_size(terminal: Terminal) -> None:
     with trio.open_signal_receiver(signal.SIGWINCH) as signals:
         async for _ in signals:
-            terminal.resize(*termios.tcgetwinsize(0))
+            with contextlib.suppress(termios.error):  # it has hung up
+                terminal.resize(*termios.tcgetwinsize(0))

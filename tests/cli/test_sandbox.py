@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import select
+import signal
 import subprocess
 import termios
 from pathlib import Path
@@ -94,3 +95,49 @@ def until(terminal: int, wanted: bytes) -> bytes:
         assert select.select([terminal], [], [], SECONDS)[0], said
         said += os.read(terminal, 4096)
     return said
+
+
+ENDLESS = "echo up; while :; do sleep 0.05; done"
+
+
+def in_a_terminal(root: Path, inside: str, shell: str = 'exec "$@"') -> tuple[int, int]:
+    """Run `inside` in a terminal until it says that it is up; return the pid and the terminal."""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execv("/bin/sh", ["sh", "-c", shell, "sh", script(), "sandbox", "run", str(root), "--", "sh", "-c", inside])
+    until(terminal, b"up\r\n")
+    return child, terminal
+
+
+def test_a_terminal_that_hangs_up_ends_the_sandbox_as_it_ends_a_shell(tmp_path: Path) -> None:
+    child, terminal = in_a_terminal(tmp_path, ENDLESS)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 128 + signal.SIGHUP
+
+
+def test_a_terminal_that_hangs_up_under_its_output_ends_the_sandbox(tmp_path: Path) -> None:
+    child, terminal = in_a_terminal(tmp_path, "echo up; exec yes")
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 128 + signal.SIGHUP
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_ends_it_is_told_and_the_terminal_is_as_it_was(tmp_path: Path, number: signal.Signals) -> None:
+    child, terminal = in_a_terminal(tmp_path, ENDLESS)
+    assert not termios.tcgetattr(terminal)[3] & termios.ICANON
+    for _ in range(3):  # a shell that hangs up says so beside the kernel
+        os.kill(child, number)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 128 + number
+    assert termios.tcgetattr(terminal)[3] & termios.ICANON
+    os.close(terminal)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_ends_it_without_a_terminal_is_told_too(tmp_path: Path, number: signal.Signals) -> None:
+    argv = [script(), "sandbox", "run", str(tmp_path), "--", "sh", "-c", ENDLESS]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as ran:
+        assert ran.stdout is not None
+        assert ran.stdout.readline() == b"up\n"
+        ran.send_signal(number)
+        assert ran.communicate(timeout=SECONDS)[1] == b""
+        assert ran.returncode == 128 + number
