@@ -25,7 +25,7 @@ from typing import Any, Final
 import trio
 
 from codespace import limits
-from codespace.http import body, connection
+from codespace.http import body, connection, peer
 from codespace.protocol.sessions import IDENTITY
 
 Send = Callable[[body.Message], Awaitable[None]]
@@ -92,7 +92,7 @@ class Guard:
         """Return the status and error of what is wrong with the request, the least trusting question first."""
         headers: Headers = scope["headers"]
         if _is_below(scope["path"], "/console"):
-            return self._console_refusal(scope["method"], headers)
+            return self._console_refusal(scope, headers)
         if _text(_only(headers, b"host")).lower() not in self._rules.hosts:
             return 421, "this name is not served here; the operator can allow it in CODESPACE_ALLOWED_HOSTS"
         if _has(headers, b"origin") and _text(_only(headers, b"origin")).lower() not in self._rules.origins:
@@ -109,8 +109,12 @@ class Guard:
             needed = self._digest
         return None if _opens(headers, needed) else (401, "unauthorized")
 
-    def _console_refusal(self, method: str, headers: Headers) -> tuple[int, str] | None:
-        """Return what is wrong with a request for the console: its own name, its own pages, nobody in between."""
+    def _console_refusal(self, scope: Any, headers: Headers) -> tuple[int, str] | None:
+        """Return what is wrong with a request for the console: its own name and pages, nobody in between.
+
+        And no other account: a browser sends its cookie to every port of the name, so that who listens at one could
+        have taken it.
+        """
         own = self._rules.console_host
         if own is None:
             return 404, "not found"
@@ -118,8 +122,10 @@ class Guard:
             return 421, "the console is served at its own name; open it with `codespace console`"
         if any(name.startswith(_FORWARDED) for name, _ in headers):
             return 403, "forwarded requests are refused"
+        if peer.is_stranger(_address(scope["client"]), _address(scope["server"])):
+            return 403, "the console is for the account that CodeSpace runs as"
         # A browser names the origin with every post; what names none was not sent by a page of ours.
-        safe = method in ("GET", "HEAD") and not _has(headers, b"origin")
+        safe = scope["method"] in ("GET", "HEAD") and not _has(headers, b"origin")
         if not safe and _text(_only(headers, b"origin")).lower() != f"http://{own}":
             return 403, "requests from pages of other origins are refused"
         return None
@@ -130,6 +136,10 @@ class Guard:
         if _is_inbox(path):
             return OPERATOR
         return "anonymous" if self._digest is None else "bearer"
+
+
+def _address(end: Any) -> tuple[str, int] | None:
+    return None if end is None or end[1] is None else (end[0], end[1])
 
 
 def _is_inbox(path: str) -> bool:
