@@ -166,9 +166,13 @@ class Output:
         assert self._backlog is not None
         return self._backlog.take()
 
-    def spooled(self, written: Offsets) -> None:
-        """Say how far the spool has come."""
-        self._mark(written)
+    def spooled(self) -> None:
+        """Say that the spool has all that was taken last.
+
+        What was dropped meanwhile lies behind that, and is in memory no more: the spool's own end would say that it is.
+        """
+        if self._backlog is not None:
+            self._mark(self._backlog.starts)
         self._room.unpark_all()
 
     def stop_spooling(self) -> None:

@@ -24,7 +24,7 @@ async def keep(output: Output, spool: Spool) -> None:
         if not await _write(spool, *output.take()):
             output.stop_spooling()
             return
-        output.spooled(spool.written)
+        output.spooled()
 
 
 async def _write(spool: Spool, starts: Offsets, blocks: list[Block]) -> bool:

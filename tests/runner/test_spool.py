@@ -21,8 +21,8 @@ from codespace.contract import Encoding, Stream
 from codespace.runner import kept
 from codespace.runner.output import Output
 from codespace.runner.pieces import Piece
-from codespace.runner.segment import FRAME_BYTES, HEADER_BYTES, INDEX
-from codespace.runner.spool import Spool
+from codespace.runner.segment import FRAME_BYTES, HEADER_BYTES, INDEX, Offsets
+from codespace.runner.spool import Block, Spool
 from codespace.runner.spooling import keep
 from codespace.runner.spools import Spools
 
@@ -75,7 +75,7 @@ class Cursors(RuleBasedStateMachine):
         self.closed: set[Stream] = set()
         self.cursors: dict[tuple[Stream, Encoding], int] = {}
         self.retained: dict[Stream, int] = dict.fromkeys(get_args(Stream), 0)
-        self.kept_all = True
+        self.taken: tuple[Offsets, list[Block]] | None = None  # on its way to the disk, in a thread
 
     def teardown(self) -> None:
         if hasattr(self, "above"):
@@ -91,12 +91,19 @@ class Cursors(RuleBasedStateMachine):
             self.written["combined"] += block
 
     @rule()
-    def spool_what_waits(self) -> None:
+    def take_what_waits(self) -> None:
         backlog = self.output._backlog
-        if backlog is None or not backlog.size_bytes:
+        if self.taken is None and backlog is not None and backlog.size_bytes:
+            self.taken = self.output.take()
+
+    @rule()
+    def spool_what_was_taken(self) -> None:
+        self.take_what_waits()
+        if self.taken is None:
             return
-        if self.spool.write(*self.output.take()):
-            self.output.spooled(self.spool.written)
+        taken, self.taken = self.taken, None
+        if self.spool.write(*taken):
+            self.output.spooled()
         else:
             assert self.spool.failure is not None
             self.output.stop_spooling()
@@ -118,7 +125,8 @@ class Cursors(RuleBasedStateMachine):
             self.spool.remove()
 
     def output_waits(self) -> bool:
-        return self.output._backlog is not None and self.output._backlog.size_bytes > 0
+        backlog = self.output._backlog
+        return self.taken is not None or (backlog is not None and backlog.size_bytes > 0)
 
     @rule(stream=streams, encoding=encodings, limit=st.integers(1, 3 * RING))
     def read_on(self, stream: Stream, encoding: Encoding, limit: int) -> None:
@@ -219,6 +227,30 @@ async def test_head_and_tail_of_a_lost_middle_are_kept(spools: Spools) -> None:
     behind = await output.read(head.retained_head, stream="stdout", limit_bytes=65_536, encoding="text")
     assert behind.output_lost == behind.retained_from - head.retained_head > 0
     assert 330_000 < 1_000_000 - behind.retained_from <= 375_000
+    spools.close()
+
+
+async def test_what_a_flood_drops_during_a_write_is_said_to_be_lost_and_nothing_else_stands_in_its_place(
+    spools: Spools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SPOOL_FLOOD_BYTES", 40_000)
+    spool = spools.open("proc-1")
+    assert spool is not None
+    output = Output(1_000, spool)
+    whole = b"".join(b"%09d\n" % number for number in range(20_000))
+    output.append("stdout", whole[:60_000])  # past the head
+    assert spool.write(*output.take())
+    output.spooled()
+    output.append("stdout", whole[60_000:70_000])
+    on_its_way = output.take()
+    for at in range(70_000, 200_000, 1_000):
+        output.append("stdout", whole[at : at + 1_000])
+    assert spool.write(*on_its_way)
+    output.spooled()
+    piece = await output.read(70_000, stream="stdout", limit_bytes=1_000, encoding="text")
+    assert piece.output_lost == piece.retained_from - 70_000 > 0
+    assert piece.text.encode() == whole[piece.retained_from : piece.retained_from + 1_000]
+    spool.close()
     spools.close()
 
 
