@@ -14,14 +14,14 @@ def best(query: str, paths: Iterable[str], limit: int) -> tuple[list[str], int]:
     A path answers when the letters of the query appear in it in that order; blanks in the query do
     not count, nor does letter case. Better is: in the last name, in one piece, at its start, short.
     """
-    letters = "".join(query.split()).lower()
+    letters = _lower("".join(query.split()))
     ranked = [rank for path in paths if (rank := _rank(letters, path))]
     return [rank[-1] for rank in heapq.nsmallest(limit, ranked)], len(ranked)
 
 
 def _rank(letters: str, path: str) -> _Rank | None:
     """Return a key, the smaller the better, or None where the letters are not there in order."""
-    lowered = path.lower()
+    lowered = _lower(path)
     start = lowered.rfind("/") + 1
     position = lowered.find(letters, start)
     if position >= 0:
@@ -34,6 +34,12 @@ def _rank(letters: str, path: str) -> _Rank | None:
         return 5, span, len(path), path
     span = _span(letters, lowered, 0)
     return None if span is None else (6, span, len(path), path)
+
+
+def _lower(text: str) -> str:
+    """Return small letters, one for each: the Turkish `İ` is made two by Python, and places would be others' then."""
+    lowered = text.lower()
+    return lowered if len(lowered) == len(text) else "".join(character.lower()[0] for character in text)
 
 
 def _edge(path: str, position: int) -> bool:

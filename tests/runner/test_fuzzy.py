@@ -18,6 +18,12 @@ def test_letters_may_be_spread_and_case_and_blanks_do_not_count() -> None:
     assert fuzzy.best("U Ctl", ["app/UserController.java", "app/view.java"], 5) == (["app/UserController.java"], 1)
 
 
+def test_a_letter_whose_small_form_is_two_moves_no_other() -> None:
+    assert fuzzy.best("a", ["İİİİxa", "İİ/İ-a"], 5) == (["İİ/İ-a", "İİİİxa"], 2)
+    assert fuzzy.best("İstan", ["docs/İSTANBUL.md"], 5) == (["docs/İSTANBUL.md"], 1)
+    assert fuzzy.best("istan", ["docs/İstanbul.md"], 5) == (["docs/İstanbul.md"], 1)
+
+
 def test_the_limit_keeps_the_best_and_the_total_counts_all() -> None:
     found, total = fuzzy.best("f", [f"dir/f{number:04}" for number in range(1000)], 3)
     assert found == ["dir/f0000", "dir/f0001", "dir/f0002"]
