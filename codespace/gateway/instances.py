@@ -1,7 +1,8 @@
 """The daemons that share a database: who lives, told by a lock that the kernel drops with its owner.
 
-A row says who an instance is; the flock on its file says whether it is alive. A pid is for people
-only: it may be reused.
+A row says who an instance is; the flock on its file says whether it is alive. Where somebody has deleted
+or moved the file, the process that the row names is asked whether it still has it open. A pid alone
+says nothing: it may be reused.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from codespace import ids, limits
 from codespace.errors import Refusal
 from codespace.gateway.store import Store
 
+_DELETED: Final = " (deleted)"  # what the kernel puts behind such a name: proc_pid_fd(5)
 _looks: Final = trio.CapacityLimiter(8)
 # Threads of their own: looks that do not come back must not use up those of everybody.
 
@@ -79,25 +81,26 @@ class Instances:
         """
         rows = await self._store.read(_unended)
         others = [_instance(row) for row in rows if row["id"] != self.own.id]
-        return tuple([each for each in others if not await self._held(each.lock_path)])
+        return tuple([each for each in others if not await self._held(each)])
 
     async def lives(self, instance_id: str) -> bool:
         """Return whether a daemon is there; one that cannot be looked at counts as living. Cancel: as `dead`."""
         if instance_id == self.own.id:
             return True
         rows = await self._store.read(_unended)
-        paths = [row["lock_path"] for row in rows if row["id"] == instance_id]
-        return bool(paths) and await self._held(paths[0])
+        found = [_instance(row) for row in rows if row["id"] == instance_id]
+        return bool(found) and await self._held(found[0])
 
-    async def _held(self, path: str) -> bool:
+    async def _held(self, instance: Instance) -> bool:
         """Return whether a daemon holds the lock; of one in a directory that does not answer, it is taken for granted.
 
         Source: limits.LOCK_SECONDS.
         """
+        path = instance.lock_path
         last = self._last_looks.get(path)
         if last is not None and last.hangs:
             return True
-        look = self._last_looks[path] = _Look(path)
+        look = self._last_looks[path] = _Look(path, instance.pid)
         with trio.move_on_after(limits.LOCK_SECONDS):
             held = await trio.to_thread.run_sync(look.run, abandon_on_cancel=True, limiter=_looks)
             self._last_looks.pop(path, None)
@@ -134,8 +137,9 @@ class Instances:
 class _Look:
     """One look at a lock, in a thread that can be left alone."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, pid: int) -> None:
         self._path = path
+        self._pid = pid
         self._begun = trio.current_time()
         self._over = False
 
@@ -146,7 +150,7 @@ class _Look:
 
     def run(self) -> bool:
         try:
-            return _held(self._path)
+            return _held(self._path) or _has_open(self._pid, os.path.basename(self._path))
         finally:
             self._over = True
 
@@ -164,7 +168,7 @@ def _remove(path: str) -> None:
 
 
 def _held(path: str) -> bool:
-    """Return whether some process holds the lock of `path`. A missing file is held by nobody.
+    """Return whether some process holds the lock of `path`. A missing file is not held by that name.
 
     A file that cannot be looked at (no descriptor left, no permission) counts as held: settling the work
     of a daemon that lives would undo what it does.
@@ -181,6 +185,20 @@ def _held(path: str) -> bool:
         return True
     finally:
         os.close(fd)
+    return False
+
+
+def _has_open(pid: int, name: str) -> bool:
+    """Return whether a process has a file open that has, or had until it was deleted, this name; each lock has its own.
+
+    A process of another account, or one that has ended, has not.
+    """
+    folder = f"/proc/{pid}/fd"
+    with suppress(OSError):
+        for descriptor in os.listdir(folder):
+            with suppress(OSError):  # closed meanwhile
+                if os.path.basename(os.readlink(os.path.join(folder, descriptor))).removesuffix(_DELETED) == name:
+                    return True
     return False
 
 
