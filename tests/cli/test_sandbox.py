@@ -125,9 +125,17 @@ def test_a_terminal_that_hangs_up_under_its_output_ends_the_sandbox(tmp_path: Pa
 def test_what_ends_it_is_told_and_the_terminal_is_as_it_was(tmp_path: Path, number: signal.Signals) -> None:
     child, terminal = in_a_terminal(tmp_path, ENDLESS)
     assert not termios.tcgetattr(terminal)[3] & termios.ICANON
-    for _ in range(3):  # a shell that hangs up says so beside the kernel
-        os.kill(child, number)
+    os.kill(child, number)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 128 + number
+    assert termios.tcgetattr(terminal)[3] & termios.ICANON
+    os.close(terminal)
+
+
+def test_the_first_of_many_signals_counts_and_none_breaks_into_the_end(tmp_path: Path) -> None:
+    child, terminal = in_a_terminal(tmp_path, ENDLESS)
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):  # of those that wait the lowest is heard first
+        os.kill(child, number)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 128 + signal.SIGHUP
     assert termios.tcgetattr(terminal)[3] & termios.ICANON
     os.close(terminal)
 
