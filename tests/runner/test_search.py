@@ -168,6 +168,13 @@ async def test_a_glob_narrows_and_never_brings_back_what_is_ignored(search: Sear
     assert (await find(search, workspace, glob="**/one.*")).paths == ("a/one.py",)
 
 
+async def test_a_question_mark_is_one_letter_of_any_script(search: Search, workspace: Workspace) -> None:
+    put(workspace, {"names/가.md": "needle", "names/é.md": "needle", "names/x.md": "needle", "names/xy.md": "needle"})
+    wanted = ("names/x.md", "names/é.md", "names/가.md")
+    assert (await find(search, workspace, glob="names/?.md")).paths == wanted
+    assert tuple(match.path for match in (await grep(search, workspace, "needle", glob="?.md")).matches) == wanted
+
+
 async def test_a_query_finds_a_name_by_some_of_its_letters(search: Search, workspace: Workspace) -> None:
     assert (await find(search, workspace, query="onpy")).paths == ("a/one.py",)
 
