@@ -28,7 +28,8 @@ _NO_SERVER: Final = re.compile(
     rb"%b[^\n]{0,120}%b|%b[^\n]{0,120}%b" % (_HERE, _REFUSED, _REFUSED, _HERE), re.IGNORECASE
 )
 # Within a bounded stretch of a line: one that repeats half of it must not take long.
-_GIT: Final = re.compile(rb"\.git\b[^\n]*(?:read-only file system|device or resource busy)", re.IGNORECASE)
+_GIT: Final = re.compile(rb"\.git\b", re.IGNORECASE)
+_UNWRITABLE: Final = re.compile(rb"read-only file system|device or resource busy", re.IGNORECASE)
 _READ_ONLY: Final = re.compile(rb"read-only file system|\bEROFS\b", re.IGNORECASE)
 
 RESTRICTED: Final = (
@@ -68,8 +69,18 @@ def look(tail: bytes, *, network: NetworkPolicy, git: str) -> list[str]:
         hints.append(BESIDE_THE_PROXY)
     if _NO_SERVER.search(tail):
         hints.append(LOOPBACK)
-    if git == "read_only" and _GIT.search(tail):
+    if git == "read_only" and any(map(_names_git, tail.split(b"\n"))):
         hints.append(GIT)
     elif _READ_ONLY.search(tail):
         hints.append(READ_ONLY)
     return hints
+
+
+def _names_git(line: bytes) -> bool:
+    """Return whether a line says that something of a git directory cannot be written.
+
+    In two steps, as one pattern of both would look through the rest of a line from each `.git` in it: seconds, in which
+    nothing else of the daemon's goes on.
+    """
+    named = _GIT.search(line)
+    return named is not None and _UNWRITABLE.search(line, named.end()) is not None
