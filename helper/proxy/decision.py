@@ -11,6 +11,9 @@ from helper.proxy.policy import Rule
 
 _SHOWN_CHARACTERS: Final = 260
 # A whole name of 253 and a port.
+_PROBLEM_CHARACTERS: Final = 600
+# A sentence with two such names. What a client says in their place may be as long as a head or a hello, six times that
+# once it is escaped: a line to the daemon that the daemon would take for nonsense, and hear the door no more.
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class Refused(Exception):
     Args:
         status: The answer's, where one can still be given.
         code: A short name for programs.
-        problem: What is wrong, one sentence about the target.
+        problem: What is wrong, one sentence about the target; cut where it is longer than one can be.
         remedy: What the operator or the agent can do about it.
         allowed: The list admits it, and something else went wrong.
     """
@@ -55,7 +58,7 @@ class Refused(Exception):
         super().__init__(code)
         self.status = status
         self.code = code
-        self.problem = problem
+        self.problem = problem if len(problem) <= _PROBLEM_CHARACTERS else f"{problem[:_PROBLEM_CHARACTERS]}..."
         self.remedy = remedy
         self.allowed = allowed
 

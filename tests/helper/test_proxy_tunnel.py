@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import ssl
 
 import pytest
@@ -106,6 +107,15 @@ async def test_what_cannot_be_judged_does_not_go_through(sent: bytes, code: str)
         house = await town.host("listed.example", port=443)
         assert UNRECOGNIZED_NAME in await refused_inside(town, sent)
         assert (town.last().code, town.last().allowed, house.received) == (code, False, b"")
+
+
+async def test_no_name_that_a_client_says_makes_more_than_a_short_line_of_news() -> None:
+    async with street("*") as town:
+        await town.host("listed.example", port=443)
+        assert UNRECOGNIZED_NAME in await refused_inside(town, records(hello(sni(b"\x01" * 30_000)), 15_000))
+        assert len(await town.ask(connect(f"[{'1' * 30_000}]:443"))) < 6_000
+        assert [told.code for told in town.decisions] == ["other-server-name", "address-literal"]
+        assert all(len(json.dumps(told.event())) < 6_000 for told in town.decisions)
 
 
 async def test_a_hello_in_pieces_goes_through_as_it_came() -> None:
