@@ -128,6 +128,7 @@ class Boxed:
                 if door is not None:
                     assert self._launch.pid is not None
                     await door(self._launch.pid)
+                self._have_watched(monitor)
                 self._launch.release()
         except trio.TooSlowError:
             raise unavailable(f"it took over {limits.SANDBOX_START_SECONDS:g} s to set up", retry=True) from None
@@ -146,10 +147,24 @@ class Boxed:
             if refused:
                 raise Uncovered(refused)
 
+    def _have_watched(self, monitor: Monitor) -> None:
+        assert self._launch.mounts is not None
+        try:
+            monitor.watch(self._launch.mounts)
+        except OSError as error:
+            raise NotStarted("mounts", f"nobody can watch them ({error.strerror})") from error
+
     def _seal_and_look(self) -> None:
         self._launch.seal()
         if self._launch.missing_program():
             raise self._not_inside()
+
+    def bare(self) -> tuple[str, ...]:
+        """Return the places that are protected or hidden no more, safe to show. Blocks for a moment: for a thread."""
+        try:
+            return tuple(display(path, limit=200) for path in self._launch.bare())
+        except OSError:
+            return ("what cannot be looked at any more",)
 
     def exit_code(self, told: int) -> int:
         """Return how the command ended, negative for a signal, where bubblewrap ended with `told`."""

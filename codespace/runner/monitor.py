@@ -76,6 +76,15 @@ class Monitor:
             raise EOFError
         return int(event["errno"])
 
+    def watch(self, mounts: int) -> None:
+        """Have changes of a table of mounts told as events, from the moment on in which it was opened; never blocks.
+
+        Args:
+            mounts: Its descriptor; a copy is sent.
+        Raises: OSError; the monitor is gone.
+        """
+        socket.send_fds(self._control, [b'{"verb": "watch"}\n'], [mounts], socket.MSG_NOSIGNAL)
+
     def terminate(self, grace_seconds: float) -> None:
         """Have the whole tree asked to end, and killed after `grace_seconds`; never blocks."""
         line = json.dumps({"verb": "terminate", "grace": grace_seconds}).encode() + b"\n"

@@ -76,6 +76,8 @@ class Process:
         self._code: int | None = None
         self._reason: Termination | None = None
         self._stuck = False
+        self._mounts_changed = trio.Event()
+        self._bared: tuple[str, ...] = ()
         self._scope = trio.CancelScope(shield=True)
 
     @property
@@ -120,6 +122,7 @@ class Process:
         The tree is gone. Blocks, by limits.SANDBOX_SCAN_SECONDS at most: for a thread.
         """
         if self._boxed is not None:
+            self._bared = self._bared or self._boxed.bare()  # whoever was waiting for it may have ended at once
             self._planted, self._notes_of_planted = self._boxed.planted()
         # Last: by now the kernel is more likely to have let the dead go, and a folder can be removed at once.
         self._overruns = self._held.cage.overruns()
@@ -136,6 +139,8 @@ class Process:
                 nursery.start_soon(self.stdin.feed)
             if self._way_out is not None:
                 nursery.start_soon(self._way_out.watch)
+            if self._boxed is not None:
+                nursery.start_soon(self._guard, self._boxed)
             await self._follow()
             with trio.move_on_after(limits.DRAIN_SECONDS):
                 await self.output.wait_closed()
@@ -194,6 +199,8 @@ class Process:
         notes = [] if self._boxed is None else [*self._boxed.notes, *self._hints()]
         if self._way_out is not None:
             notes += self._way_out.notes()
+        if self._bared:
+            notes.append(_bared(self._bared))
         if self.ended.is_set() and self._stuck:
             notes.append(STUCK_NOTE)
         elif self.ended.is_set() and self._code is None:
@@ -228,6 +235,18 @@ class Process:
             await self._listen()
         self._stuck = patience.cancelled_caught
 
+    async def _guard(self, boxed: Boxed) -> None:
+        """End the run once what was protected or hidden in it was replaced: that took the protection along.
+
+        The kernel tells of what is removed or written over; of another name it says nothing, so it is looked again too.
+        """
+        while not self._bared:
+            with trio.move_on_after(limits.SANDBOX_WATCH_SECONDS):
+                await self._mounts_changed.wait()
+            self._mounts_changed = trio.Event()
+            self._bared = await trio.to_thread.run_sync(boxed.bare, abandon_on_cancel=True)
+        self.terminate("terminated", 0.0)
+
     async def _listen(self) -> None:
         while event := await self._monitor.event():
             self._hear(event)
@@ -236,6 +255,8 @@ class Process:
 
     def _hear(self, event: dict[str, Any]) -> None:
         self.usage = event.get("usage", self.usage)
+        if event["event"] == "mounts":
+            self._mounts_changed.set()
         if event["event"] == "exited":
             code = int(event["code"])
             self._code = code if self._boxed is None else self._boxed.exit_code(code)
@@ -307,6 +328,15 @@ class Process:
                 next_step="Start it again with `tty` to give it a terminal.",
             )
         self._pipes.resize(rows, cols)
+
+
+def _bared(places: tuple[str, ...]) -> str:
+    more = f" and {len(places) - limits.SANDBOX_SHOWN} more" if len(places) > limits.SANDBOX_SHOWN else ""
+    return (
+        f"Something outside this run replaced {', '.join(places[: limits.SANDBOX_SHOWN])}{more} while it ran, and what "
+        "kept the run away from that went along. It was ended then, but could have read or changed what is there now: "
+        "look at it before anything uses it."
+    )
 
 
 def _signal_name(number: int) -> str:

@@ -11,6 +11,7 @@ task walk through the same ones:
     for fd in launch.ready(): wait until fd is readable
     ... lay launch.covers, where they were left to the caller ...
     launch.seal()                                  # the mounts are as planned; cgroup, pid_max or nproc
+    ... have launch.mounts watched, and launch.bare() asked at each change ...
     ... for a network: listener.listen(launch.pid), and open the proxy's door ...
     launch.release()                               # only now the command exists
     ... the run ...
@@ -27,6 +28,7 @@ import os
 import posixpath
 import signal
 import socket
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -86,6 +88,9 @@ class Launch:
         self.pid: int | None = None
         """Process 1 of the sandbox, as the host counts."""
         self.pidfd: int | None = None
+        self.mounts: int | None = None
+        """The table of mounts that `seal` has looked at: whoever polls it (POLLPRI) hears of changes from then on."""
+        self._covered = (*(mount.path for mount in plan.mounts if mount.kind != "writable"), *wanted)
         self._command: int | None = None
         self._pid_max = equipment.mechanisms.pid_max_for(plan.quota)
         self._nproc = equipment.mechanisms.nproc_for(plan.quota)
@@ -193,12 +198,23 @@ class Launch:
         """Let go of everything; an unopened gate stays shut for ever. Call it once the tree is gone."""
         self.let_go()
         self._gate.close()
-        for descriptor in (self._info, self.pidfd, self._command):
+        for descriptor in (self._info, self.pidfd, self._command, self.mounts):
             if descriptor is not None and descriptor >= 0:
                 os.close(descriptor)
-        self._info, self.pidfd, self._command = -1, None, None
+        self._info, self.pidfd, self._command, self.mounts = -1, None, None, None
         if self._owned is not None:
             self._owned.close()
+
+    def bare(self) -> list[str]:
+        """Return the places that are protected or covered no more; also when the run has ended, until `close`.
+
+        A file or directory that is removed or replaced outside takes along what the sandbox has mounted on it.
+        Raises: OSError.
+        """
+        assert self.mounts is not None
+        there = {entry.point: entry for entry in submounts.entries(_lines(self.mounts))}
+        gone = [path for path in self._covered if path not in there or not there[path].read_only]
+        return [path for path in gone if _is_replaced(path)]
 
     def exit_code(self, told: int) -> int:
         """Return how the command ended, negative for a signal, where bubblewrap ended with `told`.
@@ -227,7 +243,8 @@ class Launch:
         """Compare the sandbox's mounts with the plan's: a name that was swapped for a link has led elsewhere."""
         assert self.pid is not None
         try:
-            there = {entry.point: entry for entry in submounts.table(self.pid)}
+            self.mounts = os.open(f"/proc/{self.pid}/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+            there = {entry.point: entry for entry in submounts.entries(_lines(self.mounts))}
             host = submounts.Host()
         except OSError as error:
             raise NotStarted("mounts", f"they cannot be looked at ({error.strerror})") from error
@@ -318,6 +335,22 @@ def _filled(data: bytes) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _is_replaced(path: str) -> bool:
+    """Return whether something is there again. A socket is not meant: one that is new is masked by nobody."""
+    try:
+        return not stat.S_ISSOCK(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _lines(table: int) -> list[bytes]:
+    """Return the lines of a file of the kernel's from its first one on. Raises: OSError."""
+    read = b""
+    while block := os.pread(table, 1_048_576, len(read)):
+        read += block
+    return read.splitlines(keepends=True)
 
 
 def _take(descriptor: int, most: int) -> bytes | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,12 +36,17 @@ class Entry:
 def table(pid: int | str = "self") -> Iterator[Entry]:
     """Yield the mounts that a process sees, the later above the earlier. Raises: OSError. Source: proc(5)."""
     with open(f"/proc/{pid}/mountinfo", "rb") as lines:
-        for line in lines:
-            mounted, _, filesystem = line.partition(b" - ")
-            fields = mounted.split(b" ")
-            read_only = b"ro" in fields[5].split(b",")
-            name = plain(filesystem.split(b" ")[1])
-            yield Entry(fields[2].decode(), plain(fields[3]), plain(fields[4]), read_only, name)
+        yield from entries(lines)
+
+
+def entries(lines: Iterable[bytes]) -> Iterator[Entry]:
+    """Yield what the lines of a table say."""
+    for line in lines:
+        mounted, _, filesystem = line.partition(b" - ")
+        fields = mounted.split(b" ")
+        read_only = b"ro" in fields[5].split(b",")
+        name = plain(filesystem.split(b" ")[1])
+        yield Entry(fields[2].decode(), plain(fields[3]), plain(fields[4]), read_only, name)
 
 
 def below(root: str) -> Found:

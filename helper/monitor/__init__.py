@@ -13,7 +13,8 @@ and itself only, since `-S` keeps every other package away; its few numbers are 
 
 Wire, both ways one JSON object a line. To a monitor: a request {program, argv, env, umask, terminal,
 rlimits, cgroups, inherited, layers, covers} with the descriptors stdin, stdout, stderr, the directory and as many more
-as `inherited` says (none where it is left out) by SCM_RIGHTS, then {verb: cover} and {verb: terminate, grace}.
+as `inherited` says (none where it is left out) by SCM_RIGHTS, then {verb: cover}, {verb: watch} with the descriptor
+of a sandbox's table of mounts, and {verb: terminate, grace}.
 `terminal` is `none`, `controlling` (descriptors 0 to 2 are a terminal, which the
 command gets as its controlling one) or `lent` (they are, but the command's own descendants take it: a sandbox
 does so inside). The inherited descriptors are the program's 3, 4 and so on; with `ruleset` the
@@ -22,6 +23,7 @@ are a sandbox's own and hear no SIGTERM. `rlimits` are [number, soft, hard], `cg
 command's pid. `covers` are {directories, files, read_only}: what is laid over in a sandbox, once the verb says that it
 stands.
 From it: {event: ready}; {event: started, pid} or {event: failed, stage, errno}; {event: covered, errno}, 0 where all
-was; {event: exited, code, asked, usage} when the command itself ended, and whether it had been asked to;
+was; {event: mounts} each time that the table which is watched has changed;
+{event: exited, code, asked, usage} when the command itself ended, and whether it had been asked to;
 {event: gone, usage} when nothing of its tree is left.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import select
 import signal
 import socket
 from typing import Final
@@ -41,7 +42,8 @@ def keep(control: socket.socket) -> None:
             return
         strays = set(children(os.getpid())) - monitors if not alone else set()
         sweep(strays)
-        if bell.wait(control.fileno() if open_for_more else None, SWEEP_SECONDS if strays else None):
+        wanted = {control.fileno(): select.POLLIN} if open_for_more else {}
+        if bell.wait(wanted, SWEEP_SECONDS if strays else None):
             open_for_more = admit(control, monitors)
 
 

@@ -21,6 +21,8 @@ class Line:
     def __init__(self, control: socket.socket) -> None:
         self.socket = control
         self.cut = False
+        self.passed: list[int] = []
+        """Descriptors that came with verbs."""
         self._unread = b""
 
     def receive_request(self) -> tuple[dict[str, Any], list[int]]:
@@ -42,7 +44,8 @@ class Line:
     def verbs(self) -> list[dict[str, Any]]:
         """Return the verbs that arrived; call it when the socket is readable. EOF sets `cut`."""
         try:
-            data = self.socket.recv(65_536)
+            data, descriptors, _, _ = socket.recv_fds(self.socket, 65_536, 1, socket.MSG_CMSG_CLOEXEC)
+            self.passed.extend(descriptors)
         except OSError:
             data = b""
         self.cut = not data

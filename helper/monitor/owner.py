@@ -113,19 +113,27 @@ def own(line: Line, command: int, *, layers: int, hang_up: bool, covers: Covers 
     """Stay until nothing of the command's tree is left."""
     coverer = None if covers is None else cover(line, command, covers)
     bell, usage = Bell(), Usage()
+    control = line.socket.fileno()
+    mounts: int | None = None
     deadline: float | None = None
-    exited = readable = False
+    exited = False
+    heard: set[int] = set()
     while True:
+        if mounts in heard:
+            line.tell(event="mounts")
         # Before the verbs: what ended by itself is not told as ended by a verb that came too late.
         ended, gone = reap(command, None if coverer is None else coverer.pid, line, usage, asked=deadline is not None)
         exited = exited or ended
         if gone:
             line.tell(event="gone", usage=usage.report())
             return
-        for verb in line.verbs() if readable else ():
+        for verb in line.verbs() if control in heard else ():
             if verb["verb"] == "cover":
                 if coverer is not None and not exited:  # a command that was reaped has no pid of its own any more
                     coverer.go()
+                continue
+            if verb["verb"] == "watch":
+                mounts = line.passed.pop()  # one that did not come ends all: nobody would tell of a change
                 continue
             end = time.monotonic() + max(0.0, float(verb["grace"]))
             deadline = end if deadline is None else min(deadline, end)
@@ -135,7 +143,10 @@ def own(line: Line, command: int, *, layers: int, hang_up: bool, covers: Covers 
         if condemned:
             sweep(children(os.getpid()))
         pause = SWEEP_SECONDS if condemned else None if deadline is None else deadline - now
-        readable = bell.wait(None if line.cut else line.socket.fileno(), pause)
+        wanted = {} if line.cut else {control: select.POLLIN}
+        if mounts is not None:
+            wanted[mounts] = select.POLLPRI  # the kernel's word for a changed table
+        heard = bell.wait(wanted, pause)
 
 
 def cover(line: Line, command: int, covers: Covers) -> Coverer | None:
