@@ -112,7 +112,7 @@ def _secret(path: str, name: str, is_directory: bool) -> str | None:
     if name == ".npmrc":
         return "**/.npmrc" if _holds_npm_token(path) else None
     for expression, pattern in _SECRETS:
-        if expression.fullmatch(name):
+        if expression.fullmatch(name.replace("\n", " ")):  # which `.` would not match
             suffix = name.rpartition(".")[2]
             shown = pattern.format(
                 name=name.removeprefix(".env.") if pattern.startswith(".env.") else name, suffix=suffix
@@ -122,10 +122,15 @@ def _secret(path: str, name: str, is_directory: bool) -> str | None:
 
 
 def _literal(shown: str, pattern: str) -> str:
-    """Quote what a name brought in: `[`, `?` and `*` in it mean themselves."""
+    """Quote what a name brought in: `[`, `?` and `*` in it mean themselves.
+
+    What no pattern can say, or no person see (bytes that are no text, line ends, a blank at the end), becomes `*`.
+    """
     if "{name}" not in pattern:
         return shown
-    return re.sub(r"([\\*?\[])", r"\\\1", shown)
+    said = "".join(character if character.isprintable() else "\n" for character in shown)
+    quoted = re.sub(r"([\\*?\[])", r"\\\1", re.sub(r"\s+$", "\n", said))
+    return re.sub(r"\n+", "*", quoted)
 
 
 def _holds_npm_token(path: str) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from codespace import limits
+from codespace.beneath import Hidden
 from codespace.cli.survey import look
 from codespace.settings import load
 
@@ -215,3 +216,24 @@ def test_a_workspace_that_the_operator_decides_for_is_written_so_that_it_loads(d
     assert said.code == 0, said.err
     (workspace,) = load({"HOME": str(desk.home)}).workspaces.values()
     assert (workspace.approvals, workspace.sandbox) == ("operator", "required")
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [
+        (b".env.\xff", "**/.env.*"),
+        (b".env.prod\xff\xfe", "**/.env.prod*"),
+        (b".env.a\xffb", "**/.env.a*b"),
+        (b".env.a\nb", "**/.env.a*b"),
+        (b".env.\xc2\x9b2J", "**/.env.*2J"),
+        (b".env.a ", "**/.env.a*"),
+        (b".env. ", "**/.env.*"),
+        (b".env.\xff ", "**/.env.*"),
+        (b"a\nb.pem", "**/*.pem"),
+    ],
+)
+def test_a_secret_whose_name_no_pattern_can_say_is_hidden_all_the_same(desk: Desk, name: bytes, pattern: str) -> None:
+    (desk.project / os.fsdecode(name)).touch()
+    assert desk.codespace("init", desk.project).code == 0
+    assert load(os.environ).workspaces["project"].hidden_paths == (pattern,)
+    assert Hidden((pattern,)).covers(os.fsdecode(name))
