@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
         found = look(directory)
         present = None if arguments.force else userfile.read(path)
         name = arguments.id or _name(directory)
-        holds = _sandbox_holds()
+        holds = _sandbox_holds(_bubblewrap(path, present))
         text = _text(path, present, name, _table(arguments, directory, found, holds))
         _try_out(path, text)
         copied = None if text == present else userfile.replace(path, text, private=present is None)
@@ -57,13 +57,22 @@ def _name(directory: str) -> str:
     return name[:64] or "workspace"
 
 
-def _sandbox_holds() -> bool:
+def _bubblewrap(path: str, present: str | None) -> str | None:
+    """Return the bubblewrap that the operator chose in the configuration that is there."""
+    try:
+        chosen = (json.loads if path.endswith(".json") else tomllib.loads)(present or "")["bwrap_path"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None  # what is wrong with it is told by what tries to add to it
+    return chosen if isinstance(chosen, str) else None
+
+
+def _sandbox_holds(bubblewrap: str | None) -> bool:
     """Try it here and now: what is written as `required` must not refuse every command tomorrow."""
     from codespace.errors import Refusal
     from codespace.sandbox.box import Sandbox
 
     try:
-        return Sandbox().standing().rung == "linux-sandbox"
+        return Sandbox(bubblewrap).standing().rung == "linux-sandbox"
     except Refusal:
         return False
 

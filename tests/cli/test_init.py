@@ -237,3 +237,20 @@ def test_a_secret_whose_name_no_pattern_can_say_is_hidden_all_the_same(desk: Des
     assert desk.codespace("init", desk.project).code == 0
     assert load(os.environ).workspaces["project"].hidden_paths == (pattern,)
     assert Hidden((pattern,)).covers(os.fsdecode(name))
+
+
+@pytest.mark.parametrize("form", ["toml", "json"])
+def test_the_sandbox_is_demanded_only_where_the_bubblewrap_that_was_chosen_makes_one(desk: Desk, form: str) -> None:
+    chosen = desk.home / "bwrap"
+    chosen.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && echo bubblewrap 99.0 && exit 0\n'
+        "echo 'bwrap: No permissions to create a new namespace' >&2; exit 1\n"
+    )
+    chosen.chmod(0o755)
+    config = desk.home / f"config.{form}"
+    said = {"toml": f'bwrap_path = "{chosen}"\n', "json": json.dumps({"bwrap_path": str(chosen)})}
+    config.write_text(said[form])
+    told = desk.codespace("init", desk.project, "--config", config)
+    assert told.code == 0
+    assert "does not hold here" in told.out
+    assert load(os.environ, config_path=str(config)).workspaces["project"].sandbox == "optional"
