@@ -45,7 +45,7 @@ class Door:
                 if event["event"] == "decision":
                     return read_decision(event)
                 self.end = End(*(int(event[name]) for name in End.__slots__))
-            except (KeyError, TypeError, ValueError):
+            except (KeyError, TypeError, ValueError, OverflowError):  # the last of a number without end
                 break  # it speaks nonsense: what comes next from it is no better
         return None
 
@@ -84,7 +84,10 @@ class Door:
             raise Gone
         if event.get("event") != "open":
             raise unavailable(f"did not open: {display(str(event.get('problem')), limit=_SHOWN_CHARACTERS)}")
-        self.landlock = int(event.get("landlock", 0))
+        landlock = event.get("landlock")
+        if type(landlock) is not int:
+            raise unavailable("speaks nonsense")
+        self.landlock = landlock
 
     async def _event(self) -> dict[str, Any] | None:
         searched = 0
@@ -101,7 +104,7 @@ class Door:
         del self._unread[: end + 1]
         try:
             event = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         return event if isinstance(event, dict) else None
 

@@ -22,6 +22,7 @@ from codespace.contract import Domain
 from codespace.errors import Refusal
 from codespace.runner.decisions import Decision, Decisions
 from codespace.runner.door import Door
+from codespace.runner.door import open_door as open_control
 from codespace.runner.proxy import Proxy
 from codespace.testing import processes
 
@@ -290,6 +291,10 @@ async def test_a_thousand_connections_to_the_program_leave_the_daemon_quick() ->
         b'{"event": "decision"}',
         b'{"event": "decision", "host": 1, "port": "x", "allowed": 1, "code": 1, "reason": 1, "rule": 1, "address": 1}',
         b'{"event": "end", "turned_away": [], "sent_bytes": 0, "received_bytes": 0}',
+        b'{"event": "end", "turned_away": 1e999, "sent_bytes": 0, "received_bytes": 0}',
+        b'{"event": "decision", "host": "a", "port": -1e999, "allowed": true, "code": "", "reason": "", "rule": null, '
+        b'"address": null}',
+        b"[" * 60_000,
         b"x" * 100_000,
     ],
 )
@@ -303,6 +308,18 @@ async def test_a_proxy_that_speaks_nonsense_is_heard_no_more(line: bytes) -> Non
             await trio.to_thread.run_sync(theirs.shutdown, socket.SHUT_WR)
             await door.close(lambda decision: None)
         assert door.end is None
+
+
+@pytest.mark.parametrize("landlock", ["1e999", "null", '"x"', "[]"])
+async def test_a_proxy_that_opens_with_nonsense_has_no_door(landlock: str) -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    made, _ = listener()
+    with theirs, made:
+        theirs.sendall(b'{"event": "open", "landlock": %b}\n' % landlock.encode())
+        with trio.fail_after(SECONDS), pytest.raises(Refusal, match="SANDBOX_UNAVAILABLE.*nonsense"):
+            await open_control(ours, b"{}\n", made)
+        assert ours.fileno() == -1
 
 
 async def test_what_a_tricked_proxy_says_is_escaped() -> None:
