@@ -317,7 +317,7 @@ async def test_a_proxy_that_opens_with_nonsense_has_no_door(landlock: str) -> No
     made, _ = listener()
     with theirs, made:
         theirs.sendall(b'{"event": "open", "landlock": %b}\n' % landlock.encode())
-        with trio.fail_after(SECONDS), pytest.raises(Refusal, match="SANDBOX_UNAVAILABLE.*nonsense"):
+        with trio.fail_after(SECONDS), pytest.raises(Refusal, match=r"SANDBOX_UNAVAILABLE.*nonsense"):
             await open_control(ours, b"{}\n", made)
         assert ours.fileno() == -1
 
