@@ -188,8 +188,9 @@ class Starter:
             return (await self._order(request, order, (*pipes.theirs, cwd_fd)))[0]
         try:
             places = (workspace.root, prepared.env["HOME"])
+            terminal = pipes.theirs[0] if pipes.is_terminal else None
             ruleset = await trio.to_thread.run_sync(
-                degraded.ruleset, places, workspace.readable_paths, limiter=self._looking_up
+                degraded.ruleset, places, workspace.readable_paths, terminal, limiter=self._looking_up
             )
         except OSError as error:
             raise unavailable(f"Landlock refused its rules ({error.strerror})") from error

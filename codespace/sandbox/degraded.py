@@ -37,9 +37,9 @@ _DEVICES: Final = (
     "/dev/random",
     "/dev/urandom",
     "/dev/tty",
-    "/dev/pts",
-    "/dev/ptmx",
 )
+# Not /dev/pts: whoever has it may write on every terminal of the account, where a person decides what is held,
+# and read what is typed there. A ruleset cannot name the terminals that a command will make.
 _READABLE: Final = (*system.PROGRAMS, *system.ALIASES, "/proc")
 _ETC: Final = "/etc"
 _etc = system.Etc(_ETC)
@@ -57,7 +57,7 @@ class _PathBeneath(ctypes.Structure):
     _fields_ = (("allowed", ctypes.c_uint64), ("place", ctypes.c_int32))
 
 
-def ruleset(writable: Sequence[str], readable: Sequence[str] = ()) -> int:
+def ruleset(writable: Sequence[str], readable: Sequence[str] = (), terminal: int | None = None) -> int:
     """Return a close-on-exec descriptor of a ruleset, for a process to restrict itself with. Blocks for milliseconds.
 
     Older kernels restrict less: no truncation before version 3, TCP before 4, abstract sockets and signals before 6.
@@ -65,6 +65,7 @@ def ruleset(writable: Sequence[str], readable: Sequence[str] = ()) -> int:
     Args:
         writable: Directories in which everything but devices may be made, read and run: the root, the home.
         readable: More directories that may be read, beside the system's own.
+        terminal: A descriptor of the command's own, which it may open by its name too, as /dev/stdin does.
     Raises: OSError, also where the kernel has no Landlock.
     """
     version = landlock.version()
@@ -80,7 +81,8 @@ def ruleset(writable: Sequence[str], readable: Sequence[str] = ()) -> int:
         _allow(made, writable, _READ | _WRITE | _MAKE | newer)
         _allow(made, (*_READABLE, *_open_parts(_ETC, _masked()), *readable), _READ)
         _allow(made, (_ETC,), _LIST)
-        _allow(made, _DEVICES, _READ | _WRITE | (newer & _TRUNCATE))
+        own = () if terminal is None else (f"/proc/self/fd/{terminal}",)
+        _allow(made, (*_DEVICES, *own), _READ | _WRITE | (newer & _TRUNCATE))
     except BaseException:
         os.close(made)
         raise

@@ -161,6 +161,23 @@ def test_devices_cannot_be_made_nor_the_disk_be_opened(held: Cage) -> None:
     assert sh(held, "echo x >/dev/null && head -c 1 /dev/zero | wc -c").out.strip() == "1"
 
 
+def test_a_terminal_of_the_account_can_neither_be_written_on_nor_listened_to(held: Cage) -> None:
+    """There a person is asked what to grant."""
+    master, slave = os.openpty()
+    try:
+        name = os.ttyname(slave)
+        os.chown(name, held.uid, held.uid)
+        os.write(master, b"typed\n")
+        assert sh(held, f"head -n 1 <{name}; echo forged >{name}").out == ""
+        os.set_blocking(master, False)
+        assert os.read(master, 100) == b"typed\r\n"  # the echo alone
+        assert held.plainly(["/bin/sh", "-c", f"head -n 1 <{name}; echo forged >{name}"]).out == "typed\n"
+        assert os.read(master, 100) == b"forged\r\n"
+    finally:
+        os.close(master)
+        os.close(slave)
+
+
 REACH = 'use IO::Socket::INET; print IO::Socket::INET->new(PeerAddr => $ARGV[0], Timeout => 5) ? "reached" : "no: $!"'
 LISTEN = 'use IO::Socket::INET; print IO::Socket::INET->new(Listen => 1, LocalAddr => "127.0.0.1:0") ? "up" : "no: $!"'
 
@@ -316,10 +333,12 @@ async def supervisor(tmp_path: Path) -> AsyncIterator[Supervisor]:
             yield opened
 
 
-async def run(supervisor: Supervisor, workspace: Workspace, script: str, name: str) -> tuple[str, str]:
+async def run(
+    supervisor: Supervisor, workspace: Workspace, script: str, name: str, *, tty: bool = False
+) -> tuple[str, str]:
     descriptor = os.open(workspace.root, os.O_PATH | os.O_DIRECTORY)
     try:
-        request = SpawnRequest(name, ("sh", "-c", script), ".", {}, 30.0)
+        request = SpawnRequest(name, ("sh", "-c", script), ".", {}, 30.0, tty=tty)
         spawned = await supervisor.spawn(workspace, request, descriptor)
     finally:
         os.close(descriptor)
@@ -349,6 +368,12 @@ async def test_a_run_says_landlock_where_it_is_allowed_and_none_where_it_is_not(
     assert [line for line in text.splitlines() if "denied" not in line][:2] == ["in", "h"]
     assert "git version" in text
     assert not (tmp_path / "new").exists()
+
+
+async def test_a_run_in_a_terminal_opens_that_by_its_names(supervisor: Supervisor, tmp_path: Path) -> None:
+    allowed = Workspace("w", str(tmp_path / "root"), profile="workspace-write", allow_degraded=True)
+    script = 'echo one >/dev/stderr; echo two >/dev/tty; echo three >"$(tty)"'
+    assert await run(supervisor, allowed, script, "proc-1", tty=True) == ("landlock", "one\r\ntwo\r\nthree\r\n")
 
 
 async def test_tcp_is_refused_to_a_run_of_the_rung(supervisor: Supervisor, tmp_path: Path) -> None:
