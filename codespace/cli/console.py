@@ -7,9 +7,11 @@ the browser is given: neither in the arguments of a process, which others can se
 from __future__ import annotations
 
 import argparse
+import contextlib
 import html
 import http.client
 import os
+import socket
 import sys
 import time
 import webbrowser
@@ -23,6 +25,7 @@ from codespace.http import signin
 from codespace.settings import Settings
 
 _LOOK_SECONDS: Final = 3.0  # a daemon of this machine answers in milliseconds
+_LISTENING: Final = "0A"
 _PAGE: Final = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="referrer" content="no-referrer">
 <meta http-equiv="refresh" content="0;url={link}"><title>CodeSpace</title>
@@ -62,11 +65,26 @@ def write_link(settings: Settings, url: str) -> str:
 
 
 def _answers(url: str) -> bool:
-    """Return whether a console of ours answers there: an address may be older than its daemon."""
+    """Return whether a console of ours answers there: an address may be older than its daemon.
+
+    Another account of the machine may have taken the port since then, and would be handed a ticket.
+    """
     host = urlsplit(url)
     try:
         connection = http.client.HTTPConnection("127.0.0.1", host.port, timeout=_LOOK_SECONDS)
         connection.request("GET", f"{host.path}sign-in", headers={"Host": host.netloc})
-        return connection.getresponse().status == 200
+        return connection.getresponse().status == 200 and _listeners(connection.port) == {os.geteuid()}
     except (OSError, http.client.HTTPException):
         return False
+
+
+def _listeners(port: int) -> set[int]:
+    """Return the accounts that take connections to this port of 127.0.0.1. Source: /proc/net/tcp in proc(5)."""
+    loopback = f"{int.from_bytes(socket.inet_aton('127.0.0.1'), sys.byteorder):08X}"
+    places = {f"{address}:{port:04X}" for address in (loopback, "0" * 8, "0" * 32)}
+    found: set[int] = set()
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(FileNotFoundError), open(f"/proc/net/{table}", encoding="ascii") as lines:
+            rows = [line.split() for line in lines]
+            found |= {int(row[7]) for row in rows if row[1] in places and row[3] == _LISTENING}
+    return found

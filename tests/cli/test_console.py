@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
+import pytest
+
+from codespace.cli.console import _answers
 from codespace.testing.installed import HttpDaemon, script
 from codespace.testing.ports import free_port
 from codespace.testing.site import Site
@@ -38,6 +43,25 @@ def test_a_console_that_is_gone_without_a_word_is_not_opened(tmp_path: Path) -> 
         agent.process.wait()
         assert (site.state / "console" / "address").exists()
         assert console(site, "--no-browser").returncode == 2
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::"])
+def test_a_port_that_another_account_has_taken_is_given_no_ticket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    (tmp_path / "sign-in").touch()
+    port = free_port()
+    argv = [sys.executable, "-u", "-m", "http.server", str(port), "--bind", address, "--directory", str(tmp_path)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline().startswith(b"Serving")
+            assert _answers(f"http://127.0.0.1:{port}/")
+            other = os.geteuid() + 1
+            monkeypatch.setattr(os, "geteuid", lambda: other)
+            assert not _answers(f"http://127.0.0.1:{port}/")
+        finally:
+            server.kill()
 
 
 def test_a_second_daemon_whose_port_is_taken_serves_its_client_and_no_console(tmp_path: Path) -> None:
