@@ -199,5 +199,5 @@ def _pass_on(pid: int, line: bytes) -> None:
         if text.strip():
             log.warning("the runner's process says", worker=pid, text=text)
         return
-    method = level if level in _LEVELS else "warning"
+    method = level if isinstance(level, str) and level in _LEVELS else "warning"
     getattr(log, method)(str(event), worker=pid, **{f"worker_{name}": value for name, value in said.items()})

@@ -14,11 +14,12 @@ import structlog
 import trio
 
 from codespace import limits
-from codespace.contract import ProcessState
+from codespace.contract import Chunk, ProcessState
 from codespace.errors import Refusal
 from codespace.runner.codec import codec
 from codespace.runner.frames import BadFrame, TooLarge
 from codespace.runner.line import Line
+from codespace.runner.segment import INDEX
 from codespace.runner.verbs import Verb
 
 log = structlog.get_logger("codespace.runner")
@@ -153,7 +154,7 @@ class Link:
         if "id" in message:
             self._land(message)
         elif message.keys() == {"news"}:
-            self._news(_STATE.decode(message["news"]))
+            self._news(_whole(_STATE.decode(message["news"])))
         elif message.keys() == {"bye"}:
             self._why = f"it gave up: {str(message['bye'])[: limits.SHOWN_NAME_CHARACTERS]}"
         else:
@@ -171,6 +172,8 @@ class Link:
     def _read(self, pending: _Pending, kind: str, body: Any) -> Callable[[], Any]:
         if kind == "ok":
             result = pending.verb.decode_result(body)
+            if isinstance(result, (ProcessState, Chunk)):
+                _whole(result if isinstance(result, ProcessState) else result.state)
             pending.landed(result)
             return lambda: result
         if kind == "refusal" and isinstance(body, dict):
@@ -201,6 +204,13 @@ class Link:
 def _seconds(verb: Verb) -> float:
     # How long one waits for what a command does is the caller's affair, and the command's time limit bounds it.
     return float("inf") if verb.name in ("wait_output", "wait_decisions") else limits.WORKER_VERB_SECONDS
+
+
+def _whole(state: ProcessState) -> ProcessState:
+    """Return a state that tells of every stream: they are looked up by name. Raises: BadFrame."""
+    if state.output_total.keys() != INDEX.keys():
+        raise BadFrame("a state does not tell of every stream")
+    return state
 
 
 def _first(group: BaseExceptionGroup[BadFrame]) -> BaseException:

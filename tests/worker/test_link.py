@@ -8,18 +8,21 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
+import structlog.testing
 import trio
 import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codespace import limits
-from codespace.contract import ProcessState
+from codespace.contract import ProcessState, Spawned
 from codespace.errors import Refusal
 from codespace.runner.codec import codec
+from codespace.runner.crew import _pass_on
 from codespace.runner.frames import HEAD, pack
 from codespace.runner.line import Line
 from codespace.runner.link import Link, Lost
+from codespace.runner.mirror import Mirror
 from codespace.runner.verbs import TELLINGS, VERBS
 
 STATE = ProcessState("proc-1", "running", 1.0, {"combined": 0, "stdout": 0, "stderr": 0})
@@ -126,6 +129,36 @@ async def test_an_answer_that_is_not_as_it_must_be_ends_the_connection(message: 
     async with open_pair() as pair:
         assert reason in await lost(pair, pack(message))
         assert not pair.link.in_order
+
+
+async def test_a_state_that_leaves_out_a_stream_ends_the_connection_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = Mirror(60, lambda: 1.0)
+    known.begin("proc-1", Spawned(started_at=1.0, sandbox="none", network="none", spool=None), 1)
+    torn = codec(ProcessState).encode(STATE) | {"output_total": {"stdout": 1}}
+    async with open_pair() as pair:
+        monkeypatch.setattr(pair.link, "_news", known.update)
+        assert "every stream" in await lost(pair, pack({"news": torn}))
+    async with open_pair() as pair, trio.open_nursery() as nursery:
+
+        async def end() -> None:
+            with pytest.raises(Lost, match="every stream"):
+                await pair.link.call(
+                    VERBS["terminate"], {"process_id": "proc-1", "grace_seconds": 0.0}, 1.0, known.update
+                )
+
+        nursery.start_soon(end)
+        await pair.heard.receive()
+        pair.heard.send_nowait({"id": 1, "ok": torn})
+    assert known.find("proc-1").state.output_total["combined"] == 0
+
+
+@pytest.mark.parametrize("level", [b"[]", b"{}", b"null", b'"dance"', b"1e999"])
+def test_a_line_of_the_log_with_any_level_is_only_a_line(level: bytes) -> None:
+    with structlog.testing.capture_logs() as lines:
+        _pass_on(7, b'{"level": %b, "event": "happened"}' % level)
+    assert lines == [{"log_level": "warning", "event": "happened", "worker": 7}]
 
 
 async def test_a_second_answer_to_one_question_ends_the_connection() -> None:
