@@ -13,7 +13,7 @@ from typing import Final
 
 from codespace import limits
 from codespace.contract import SpawnRequest, Stream
-from codespace.runner.stdin import Stdin
+from codespace.runner.stdin import Stdin, StdinClosed
 
 _CONTROL_CHARACTERS: Final = 6  # the place of c_cc in what tcgetattr returns
 _LOCAL_MODES: Final = 3
@@ -86,7 +86,10 @@ class Keyboard(Stdin):
         """Press the end-of-input key; twice where a line was begun, as the first only sends that.
 
         Where the program edits lines itself (a REPL's prompt) the key arrives as it is, once.
+        Raises: StdinClosed.
         """
+        if self.closed:  # by the end of the command, while another writer had the turn; the number may be another's now
+            raise StdinClosed(0)
         modes = termios.tcgetattr(self.descriptor)
         key, presses = _END_OF_INPUT, 1
         if modes[_LOCAL_MODES] & termios.ICANON:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from codespace.testing import processes
 
@@ -115,6 +116,17 @@ async def test_a_program_that_does_not_read_takes_no_more_than_the_terminal_hold
         await bench.supervisor.write_stdin(process_id, b"x" * 1_000_000, eof=False)
         pytest.fail("a megabyte was taken by nobody")
     assert (await bench.supervisor.terminate(process_id, 1)).state == "exited"
+
+
+async def test_who_waits_to_press_the_last_key_when_the_command_ends_is_told_that_it_ended(bench: Bench) -> None:
+    process_id = await bench.spawn("sh", "-c", "stty raw -echo; echo ready; exec sleep 600", tty=True)
+    await bench.wait_text(process_id, "ready")
+    async with trio.open_nursery() as nursery:
+        for data, eof in ((b"x" * 1_000_000, False), (b"", True)):
+            write = bench.supervisor.write_stdin(process_id, data, eof=eof)
+            nursery.start_soon(refused, "PROCESS_EXITED", write)
+            await trio.testing.wait_all_tasks_blocked()
+        await bench.supervisor.terminate(process_id, 0)
 
 
 async def test_no_descriptor_stays_after_many_terminals(bench: Bench) -> None:
