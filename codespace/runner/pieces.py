@@ -81,7 +81,7 @@ def cut(block: bytes, where: Span, wanted: int, *, encoding: Encoding, closed: b
     text, start, used = _decoded(block, where, wanted, final=at_end and (closed or not where.is_last), want=encoding)
     end = start + used
     return Piece(
-        base64.b64encode(block).decode("ascii") if text is None else text,
+        base64.b64encode(block[:used]).decode("ascii") if text is None else text,
         "base64" if text is None else "text",
         end,
         closed and where.is_last and end == where.stop,
@@ -96,22 +96,23 @@ def _decoded(block: bytes, where: Span, wanted: int, *, final: bool, want: Encod
     if want == "text":
         torn = _torn_front(block) if where.start > wanted else 0
         text, used = characters(block[torn:], final=final)
-        if text is not None:
-            return text, where.start + torn, used
+        return (text, where.start + torn, used) if text is not None else (None, where.start, torn + used)
     return None, where.start, len(block)
 
 
 def characters(block: bytes, *, final: bool) -> tuple[str | None, int]:
-    """Return the whole characters at the front and their bytes; None and all where it is not UTF-8.
+    """Return the whole characters at the front and their bytes; None and their bytes where it is not UTF-8.
 
-    An incomplete last character is left out. With `final` nothing can complete it: it is given as
-    bytes, but only once it stands alone, so that the text before it still comes as text.
+    An incomplete last character is left out, also where it is not UTF-8: what follows would begin in the middle of one
+    and be no text either, and so on, so that one wrong byte turned all that is behind it into base64. With `final`
+    nothing can complete it: it is given as bytes, but only once it stands alone, so that the text before it still
+    comes as text.
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         text = decoder.decode(block)
     except UnicodeDecodeError:
-        return None, len(block)
+        return None, len(block) if final else len(block) - _torn_end(block)
     used = len(block) - len(decoder.getstate()[0])
     return (None, len(block)) if final and block and not used else (text, used)
 
@@ -122,3 +123,11 @@ def _torn_front(block: bytes) -> int:
     while torn < min(len(block), CHARACTER_BYTES - 1) and block[torn] & 0xC0 == 0x80:
         torn += 1
     return torn
+
+
+def _torn_end(block: bytes) -> int:
+    """Return how many bytes at the end begin a character that is not complete yet."""
+    for length in range(1, min(len(block), CHARACTER_BYTES)):
+        if block[-length] & 0xC0 != 0x80:
+            return length if characters(block[-length:], final=False) == ("", 0) else 0
+    return 0

@@ -129,6 +129,19 @@ def test_bytes_that_are_no_text_come_as_base64_and_say_so() -> None:
     assert (piece.encoding, content(piece), piece.cursor) == ("base64", b"\x89PNG\xff", 5)
 
 
+@pytest.mark.parametrize("limit", range(4, 20))
+def test_one_wrong_byte_costs_its_own_piece_and_no_text_behind_it(limit: int) -> None:
+    output = Output()
+    wrong, text = b"\xff", "가é😀나" * 50
+    output.append("stdout", wrong + text.encode())
+    output.close("stdout")
+    pieces = [read(output, 0, stream="stdout", limit_bytes=limit, encoding="text")]
+    while not pieces[-1].eof:
+        pieces.append(read(output, pieces[-1].cursor, stream="stdout", limit_bytes=limit, encoding="text"))
+    assert [piece.encoding for piece in pieces] == ["base64"] + ["text"] * (len(pieces) - 1)
+    assert b"".join(map(content, pieces)) == wrong + text.encode()
+
+
 def test_half_a_character_is_held_back_until_its_rest_comes() -> None:
     output = Output()
     output.append("stdout", b"caf\xc3")
