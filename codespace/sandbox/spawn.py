@@ -26,6 +26,7 @@ import contextlib
 import json
 import os
 import posixpath
+import select
 import signal
 import socket
 import stat
@@ -273,12 +274,25 @@ class Launch:
         return self.plan.identity in (None, (status.st_dev, status.st_ino))
 
     def missing_program(self) -> bool:
-        """Return whether the command's program is not there inside; call it between `ready` and `release`."""
-        return self._find(os.X_OK) is None
+        """Return whether the command's program is not there inside; call it between `ready` and `release`.
+
+        Raises: NotStarted where the sandbox has ended: nothing is there inside any more.
+        """
+        if self._find(os.X_OK) is not None:
+            return False
+        if self._has_ended():
+            raise NotStarted("gate", "the sandbox ended while it was set up")
+        return True
 
     def has_inert_file(self) -> bool:
         """Return whether a missing program's name is that of a file, which cannot be executed; call it as that one."""
         return self._find(os.F_OK) is not None
+
+    def _has_ended(self) -> bool:
+        assert self.pidfd is not None
+        end = select.poll()
+        end.register(self.pidfd, select.POLLIN)
+        return bool(end.poll(0))
 
     def _find(self, access: int) -> str | None:
         assert self.pid is not None

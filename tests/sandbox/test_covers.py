@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from codespace.sandbox import foreground, spawn
+from codespace.sandbox import foreground, pidinfo, spawn
 from codespace.sandbox.covers import Covers, covers, may_come_last
 from codespace.sandbox.plan import HOME, Plan
 from helper.monitor.covers import Coverer
@@ -129,6 +129,42 @@ def test_nothing_is_covered_where_there_is_no_sandbox(cage: Cage) -> None:
         assert answer == {"event": "covered", "errno": 3}
         assert Path("/proc/self/mountinfo").read_text() == before
         subprocess.run(["pkill", "-P", str(program.pid)], check=True)
+
+
+def test_of_a_sandbox_that_has_ended_nobody_says_that_a_program_is_missing(cage: Cage) -> None:
+    def inside() -> None:
+        launch = cage.prepare(["/bin/true"], env={}).launch()
+        null = os.open(os.devnull, os.O_RDWR)
+        bubblewrap = foreground.start(launch.argv, launch.env, {0: null, 1: null, 2: null, **launch.inherited})
+        launch.let_go()
+        try:
+            for step in (launch.started(bubblewrap), launch.ready()):
+                for descriptor in step:
+                    assert select.select([descriptor], [], [], SECONDS)[0]
+            assert not launch.missing_program()
+            foreground.end(bubblewrap)
+            os.waitpid(bubblewrap, 0)
+            assert select.select([launch.pidfd], [], [], SECONDS)[0]
+            launch.missing_program()
+        finally:
+            launch.close()
+            os.close(null)
+
+    with pytest.raises(spawn.NotStarted, match="ended"):
+        cage.does(inside)
+
+
+def test_a_kernel_that_lists_no_children_runs_commands_too(cage: Cage, monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen(
+        ["/bin/sh", "-c", "exec 3<&0; cat <&3 & echo up; wait"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        listed = pidinfo.children(parent.pid)
+        monkeypatch.setattr(pidinfo, "LISTS_CHILDREN", False)
+        assert sorted(pidinfo.children(parent.pid)) == sorted(listed) != []
+    assert cage.run(["/bin/echo", "here"]).out == "here\n"
 
 
 @pytest.mark.parametrize(
