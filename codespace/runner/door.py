@@ -47,6 +47,7 @@ class Door:
                 self.end = End(*(int(event[name]) for name in End.__slots__))
             except (KeyError, TypeError, ValueError, OverflowError):  # the last of a number without end
                 break  # it speaks nonsense: what comes next from it is no better
+        self.drop()  # one that is not heard any more would let requests through that nobody records
         return None
 
     async def watch(self, take: Callable[[Decision], None]) -> None:
