@@ -39,7 +39,8 @@ class Masks:
 
 
 class Etc:
-    """The secrets of /etc: everything that others may not read and this account can, looked up again every half minute.
+    """The secrets of /etc: everything that others may not read and this account can, looked up again every half minute,
+    and at once where one is gone (the lock of a `passwd`, an editor's copy): what is not there cannot be covered.
 
     What the account cannot read its commands cannot either: they have its user and groups, and no capability.
     """
@@ -53,7 +54,8 @@ class Etc:
     def masks(self) -> Masks:
         """Return what is to be covered. Blocks for a few milliseconds."""
         with self._lock:
-            if time.monotonic() > self._until:
+            known = (*self._masks.directories, *self._masks.files)
+            if time.monotonic() > self._until or not all(map(os.path.lexists, known)):
                 directories: list[str] = []
                 files: list[str] = []
                 for path, is_directory in _secrets(self._path):

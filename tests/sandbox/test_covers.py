@@ -18,6 +18,7 @@ import pytest
 from codespace.sandbox import foreground, pidinfo, spawn
 from codespace.sandbox.covers import Covers, covers, may_come_last
 from codespace.sandbox.plan import HOME, Plan
+from codespace.sandbox.system import Etc
 from helper.monitor.covers import Coverer
 from helper.monitor.line import Line
 
@@ -112,6 +113,16 @@ def test_what_is_covered_by_hand_could_be_read_without(cage: Cage) -> None:
     read = ["/bin/sh", "-c", 'for path; do head -c 1 "$path" >/dev/null 2>&1 && echo "$path"; done; true', "-", *places]
     assert cage.plainly(read).out.split() == list(places)
     assert laid(cage, *read) == ""
+
+
+def test_a_secret_that_is_gone_is_not_to_be_covered(tmp_path: Path) -> None:
+    kept, lock = tmp_path / "shadow", tmp_path / "shadow.lock"
+    for path in (kept, lock):
+        path.touch(mode=0o600)
+    etc = Etc(str(tmp_path))
+    assert etc.masks().files == (str(kept), str(lock))
+    lock.unlink()
+    assert etc.masks().files == (str(kept),)
 
 
 def test_a_sandbox_without_its_covers_is_never_released(cage: Cage) -> None:
