@@ -214,15 +214,19 @@ class Uds:
         return await link.call(verb, arguments, self._wall_clock(), landed)
 
     async def _ask_or_answer(self, verb: Verb, known: Known, arguments: Mapping[str, Any]) -> Any:
-        with suppress(Lost):
+        try:
             return await self._ask_once(verb, known, arguments)
+        except Lost as found:
+            lost = found
         await self._crew.wait_buried(known.worker)
         await trio.lowlevel.checkpoint()
-        return await self._answer_for_lost(verb, known, arguments)
+        return await self._answer_for_lost(verb, known, arguments, was_sent=lost.sent)
 
-    async def _answer_for_lost(self, verb: Verb, known: Known, arguments: Mapping[str, Any]) -> Any:
+    async def _answer_for_lost(self, verb: Verb, known: Known, arguments: Mapping[str, Any], *, was_sent: bool) -> Any:
         if verb.name == "output":
             return await self._kept(known, arguments)
+        if verb.name == "write_stdin" and was_sent:
+            raise _half_fed(known.state)
         if verb.name in ("write_stdin", "resize"):
             raise exited_refusal(known.state, 0 if verb.name == "write_stdin" else None)
         return known.state if verb.name == "terminate" else None
@@ -251,6 +255,16 @@ def _has_more(known: Known, arguments: Mapping[str, Any]) -> bool:
     """Return whether it is known, without asking, that there is output behind the cursor or will be none."""
     behind = known.state.output_total[arguments["stream"]] - arguments["cursor"]
     return known.ended.is_set() or behind >= _ENOUGH_BYTES
+
+
+def _half_fed(state: ProcessState) -> Refusal:
+    """Return what who wrote to a process is told when it went with its worker meanwhile."""
+    return Refusal(
+        "PROCESS_EXITED",
+        "The process has ended (its end is not known); how many of these bytes it was given before was not seen.",
+        details=exited_refusal(state, None).details,
+        process_id=state.process_id,
+    )
 
 
 def _refusal(verb: Verb, lost: Lost, arguments: Mapping[str, Any]) -> Refusal:

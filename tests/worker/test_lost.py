@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+import sys
+import termios
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -81,6 +84,41 @@ async def test_a_killed_worker_takes_its_processes_along_and_they_are_lost() -> 
         stdin = await refused(bench, "write_stdin", process_id=begun["process_id"], data="x")
         assert stdin.code == "PROCESS_EXITED"
         assert (await bench.call("exec_command", command=["true"]))["exit_code"] == 0
+
+
+async def test_input_that_was_on_its_way_when_the_worker_was_killed_is_not_said_to_be_unwritten() -> None:
+    async with bench_with() as bench:
+        begun = await bench.call("exec_command", command=["sleep", "1000"], open_stdin=True, wait_seconds=0)
+        process_id, dead = begun["process_id"], worker(bench)
+
+        async def write() -> None:
+            refusal = await refused(bench, "write_stdin", process_id=process_id, data="x" * 1_000_000)
+            assert refusal.code == "PROCESS_EXITED"
+            assert "was not seen" in refusal.message
+            assert refusal.details is not None
+            assert "bytes_written" not in refusal.details
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write)
+            [sleeping] = [pid for pid in processes.descendants(dead) if _is(pid, "sleep")]
+            await until(lambda: _unread(sleeping))
+            os.kill(dead, signal.SIGKILL)
+        after = await refused(bench, "write_stdin", process_id=process_id, data="x")
+        assert after.details is not None
+        assert after.details["bytes_written"] == 0
+
+
+def _is(pid: int, name: str) -> bool:
+    return Path(f"/proc/{pid}/comm").read_text().strip() == name
+
+
+def _unread(pid: int) -> int:
+    """Return how many bytes wait in the pipe that is the stdin of a process."""
+    descriptor = os.open(f"/proc/{pid}/fd/0", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
+    finally:
+        os.close(descriptor)
 
 
 async def test_an_idle_worker_that_was_killed_is_replaced_without_a_word() -> None:
