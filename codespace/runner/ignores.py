@@ -89,7 +89,8 @@ class Ignores:
             content, _ = self._root.read(path, _RULE_BYTES)
         except Refusal:
             return []
-        lines = content.decode(errors="replace").splitlines()[:_RULES]
+        # As git reads it: a line ends with LF alone, and a name is what bytes it has.
+        lines = content.decode("utf-8-sig", errors="surrogateescape").split("\n")[:_RULES]
         return [rule for line in lines if (rule := _rule(line))]
 
 

@@ -175,6 +175,22 @@ async def test_a_question_mark_is_one_letter_of_any_script(search: Search, works
     assert tuple(match.path for match in (await grep(search, workspace, "needle", glob="?.md")).matches) == wanted
 
 
+async def test_a_rule_is_a_line_and_its_bytes_as_git_reads_them(search: Search, tmp_path: Path, kind: str) -> None:
+    root = os.fsencode(tmp_path / "root")
+    os.mkdir(root)
+    ignored = [b"first", b"a\x0cb", b"c\xc2\x85d", b"e\xe2\x80\xa8f"]
+    shown = [b"a", b"b", b"c", b"d", b"e", b"f"]
+    rules = b"\xef\xbb\xbf" + b"\n".join(ignored)
+    if kind == "beneath":  # ripgrep ends at a line that is not UTF-8
+        rules += b"\n\xff*"
+        ignored.append(b"\xffg")
+    for name in [*ignored, *shown]:
+        Path(os.fsdecode(os.path.join(root, name))).write_bytes(b"")
+    Path(os.fsdecode(root), ".gitignore").write_bytes(rules)
+    found = await find(search, Workspace(id="w", root=os.fsdecode(root)))
+    assert found.paths == (".gitignore", *map(os.fsdecode, shown))
+
+
 async def test_a_query_finds_a_name_by_some_of_its_letters(search: Search, workspace: Workspace) -> None:
     assert (await find(search, workspace, query="onpy")).paths == ("a/one.py",)
 
