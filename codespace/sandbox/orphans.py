@@ -7,7 +7,6 @@ of a living sandbox is always a child of bubblewrap; one that is not, is ours to
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 from typing import Final
@@ -19,13 +18,23 @@ _MARK: Final = GATE.encode()
 
 def sweep() -> int:
     """Kill the orphans of this account; returns how many. Blocks for some milliseconds."""
-    killed = 0
-    for name in os.listdir("/proc"):
-        if name.isdecimal() and _is_orphan(int(name)):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(int(name), signal.SIGKILL)
-                killed += 1
-    return killed
+    return sum(_end_orphan(int(name)) for name in os.listdir("/proc") if name.isdecimal())
+
+
+def _end_orphan(pid: int) -> bool:
+    try:
+        process = os.pidfd_open(pid)  # before the look: it may end behind it, and its number be another process's
+    except OSError:  # gone, or a kernel without: then there was no sandbox either, which needs them too
+        return False
+    try:
+        if not _is_orphan(pid):
+            return False
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return False
+    finally:
+        os.close(process)
+    return True
 
 
 def _is_orphan(pid: int) -> bool:
