@@ -9,7 +9,6 @@ import os
 import platform
 import stat
 import sys
-import tempfile
 from collections.abc import Iterator
 
 from codespace.cli.finding import Finding
@@ -134,8 +133,9 @@ def files(settings: Settings) -> Iterator[Finding]:
 def _missing_renames(directory: str) -> str | None:
     """Try both flags on two files of our own; return what failed."""
     from codespace import beneath
+    from codespace.sandbox.probefolder import open_folder
 
-    with tempfile.TemporaryDirectory(prefix="doctor-", dir=directory) as folder:
+    with open_folder("doctor-", directory) as folder:
         names = [os.path.join(folder, name) for name in ("one", "two")]
         for name in names:
             with open(name, "wb"):

@@ -139,9 +139,9 @@ def _by_hand(path: str, name: str, reason: str, section: str) -> SettingsError:
 
 def _try_out(path: str, text: str) -> None:
     """Load the new text as the daemon would, before it takes the place of the old one."""
-    import tempfile
+    from codespace.sandbox.probefolder import open_folder
 
-    with tempfile.TemporaryDirectory(prefix="codespace-init-") as folder:
+    with open_folder("codespace-init-") as folder:
         trial = os.path.join(folder, f"config{os.path.splitext(path)[1] or '.toml'}")
         with open(trial, "w", encoding="utf-8") as file:
             file.write(text)

@@ -1,14 +1,13 @@
 """`codespace demo`: the whole story on a throw-away workspace, told by a real MCP client.
 
 It starts the installed daemon over stdio as any client would, and checks each step that it shows.
-It uses nothing of the product but the contract, so it is also the shortest example of a client.
+It uses nothing of the product but the contract (and a folder to be in), so it is also the shortest example of a client.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +19,7 @@ from mcp.shared.exceptions import MCPError
 from codespace.demo.agent import Agent, Wrong
 from codespace.demo.story import STEPS
 from codespace.demo.teller import Teller
+from codespace.sandbox.probefolder import open_folder
 
 STORY_SECONDS: Final = 120.0
 # The story takes a few seconds; a daemon that hangs must not hang the person who looks at it.
@@ -34,7 +34,7 @@ def main() -> int:
     Raises: KeyboardInterrupt where a person or the system ends it early. Nothing of it is left then either.
     """
     teller = Teller(sys.stdout)
-    with tempfile.TemporaryDirectory(prefix="codespace-demo-") as folder:
+    with open_folder("codespace-demo-") as folder:
         try:
             return trio.run(_tell, Path(folder), teller)
         except BaseExceptionGroup as group:

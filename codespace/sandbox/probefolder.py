@@ -1,8 +1,9 @@
-"""The folder in which a probe tries a sandbox, and the sweep of those that killed probes left.
+"""The folder in which something is tried (a sandbox, a configuration, the product), and the sweep of those left behind.
 
-It lies where temporary files do, which is often a directory that other accounts write to. So what is
-swept is certainly ours: a directory of this account alone, looked at through its descriptor, with our
-mark in it, whose lock nobody holds any more. No name is followed, and no mount is entered.
+Whoever is killed leaves its folder, and the next of its kind removes it. It lies where temporary files do as a
+rule, which is often a directory that other accounts write to. So what is swept is certainly ours: a directory
+of this account alone, looked at through its descriptor, with our mark in it, whose lock nobody holds any more.
+No name is followed, and no mount is entered.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from typing import Final
 from codespace import limits
 from codespace.beneath import kernel
 
-_PREFIX: Final = "codespace-probe-"
-_NAME: Final = re.compile(re.escape(_PREFIX) + r"[0-9a-f]{16}")
+PROBE: Final = "codespace-probe-"
+"""The prefix of those in which sandboxes are tried."""
+_BEHIND: Final = re.compile(r"[0-9a-f]{16}")
 _MARK: Final = ".codespace-probe"
 # Nobody but this account can have put it into a directory of this account: one that somebody renamed to our name,
-# in a directory where everybody may rename everything, has none. Its lock says that the probe lives.
+# in a directory where everybody may rename everything, has none. Its lock says that its maker lives.
 _TRIES: Final = 16  # at a new folder: a sweep can take one away only in its first moments
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _RESOLVE: Final = (
@@ -47,18 +49,22 @@ class _Held:
 
 
 @contextlib.contextmanager
-def open_folder() -> Iterator[str]:
+def open_folder(prefix: str = PROBE, place: str | None = None) -> Iterator[str]:
     """Lend the path of a new folder with nothing in it but our mark, and remove it behind the block, whatever ends it.
 
-    What probes that were killed have left is swept first.
+    What others of its kind that were killed have left is swept first.
+
+    Args:
+        prefix: Of the folder's name, which tells its kind.
+        place: The directory in which it is made; None for where temporary files are.
     Raises: OSError where there is no room for one.
     """
-    place = tempfile.gettempdir()
+    place = place or tempfile.gettempdir()
     above = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with contextlib.suppress(OSError):  # where others' leftovers cannot be looked at, a probe goes on all the same
-            _sweep(above)
-        held = _make(above)
+        with contextlib.suppress(OSError):  # leftovers that cannot be looked at hold nobody up
+            _sweep(above, prefix)
+        held = _make(above, prefix)
         try:
             yield os.path.join(place, held.name)
         finally:
@@ -67,9 +73,9 @@ def open_folder() -> Iterator[str]:
         os.close(above)
 
 
-def _make(above: int) -> _Held:
+def _make(above: int, prefix: str) -> _Held:
     for _ in range(_TRIES):
-        name = _PREFIX + secrets.token_hex(8)
+        name = prefix + secrets.token_hex(8)
         os.mkdir(name, 0o700, dir_fd=above)
         with contextlib.ExitStack() as opened:
             try:
@@ -83,16 +89,16 @@ def _make(above: int) -> _Held:
             if os.fstat(mark).st_nlink:  # else a sweep had the lock first
                 opened.pop_all()
                 return _Held(name, folder, mark)
-    raise FileNotFoundError(errno.ENOENT, "new folders disappear", _PREFIX)
+    raise FileNotFoundError(errno.ENOENT, "new folders disappear", prefix)
 
 
-def _sweep(above: int) -> None:
-    """Remove the folders of dead probes among the first entries of a directory that anybody may fill."""
+def _sweep(above: int, prefix: str) -> None:
+    """Remove the folders of the dead among the first entries of a directory that anybody may fill."""
     listed = os.open(".", _DIRECTORY, dir_fd=above)
     try:
         with os.scandir(listed) as entries:
             some = itertools.islice(entries, limits.PROBE_SWEEP_ENTRIES)
-            names = [entry.name for entry in some if _NAME.fullmatch(entry.name)]
+            names = [entry.name for entry in some if _is_of(entry.name, prefix)]
     finally:
         os.close(listed)
     for name in names:
@@ -100,8 +106,12 @@ def _sweep(above: int) -> None:
             _remove(above, _take(above, name))
 
 
+def _is_of(name: str, prefix: str) -> bool:
+    return name.startswith(prefix) and _BEHIND.fullmatch(name, len(prefix)) is not None
+
+
 def _take(above: int, name: str) -> _Held:
-    """Open what a dead probe left, and take its lock. Raises: OSError where it is anything else."""
+    """Open what a dead one left, and take its lock. Raises: OSError where it is anything else."""
     with contextlib.ExitStack() as opened:
         folder = kernel.openat2(above, os.fsencode(name), _DIRECTORY, _RESOLVE)
         opened.callback(os.close, folder)
@@ -122,7 +132,7 @@ def _take(above: int, name: str) -> _Held:
 def _remove(above: int, held: _Held) -> None:
     """Remove a folder that is ours, its mark last, and let go of it."""
     try:
-        with contextlib.suppress(OSError):  # what is left then is swept by a later probe, while the mark is there
+        with contextlib.suppress(OSError):  # what is left then is swept by a later one, while the mark is there
             _empty(held.folder, os.fstat(held.folder).st_dev, but=_MARK)
             os.unlink(_MARK, dir_fd=held.folder)
             _remove_name(above, held.name, held.folder)

@@ -172,3 +172,15 @@ def test_a_place_that_cannot_be_listed_is_probed_in_all_the_same(place: Path, mo
     monkeypatch.setattr(os, "scandir", refuse)
     with open_folder() as folder:
         assert os.path.isdir(folder)
+
+
+def test_a_folder_of_another_kind_stays(place: Path) -> None:
+    left = left_by_a_killed_probe(place)
+    with open_folder("codespace-pro"), open_folder("codespace-demo-"), open_folder("codespace-probe-0"):
+        assert (left / "canary").exists()
+
+
+def test_a_folder_lies_where_it_was_asked_for(place: Path) -> None:
+    (place / "state").mkdir()
+    with open_folder("doctor-", str(place / "state")) as folder:
+        assert Path(folder).parent == place / "state"
