@@ -455,6 +455,8 @@ INIT_ENTRIES: Final = 20_000
 # Most directory entries that `init` looks at when it looks for secrets; a second at most.
 INIT_DEPTH: Final = 6
 # Deepest directory that `init` looks into; secrets sit near the top.
+INIT_PATTERNS: Final = 24
+# Most patterns for `.env.*` before `init` says them with fewer: what a person still reads. Of all others there are few.
 
 # --- network door ---
 PROXY_HEAD_BYTES: Final = 65_536

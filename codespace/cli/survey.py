@@ -46,6 +46,10 @@ _SECRETS: Final = (
     (re.compile(r"terraform\.tfstate(\.backup)?"), "terraform.tfstate*"),
     (re.compile(r".+\.tfvars"), "*.tfvars"),
 )
+_MANY: Final = "**/.env."
+"""How those patterns begin of which there can be one for each file."""
+_GROUPS: Final = ((re.compile(r"[0-9]+\*?"), "[0-9]*"), (re.compile(r"(?<=\.env\.).+"), "*"))
+# First what differs in its numbers alone becomes one; only if that is not enough, `.env.example` is hidden too.
 _SECRET_DIRECTORIES: Final = frozenset({".aws", ".ssh", ".gnupg", ".kube", ".secrets"})
 _PASSED_BY: Final = frozenset({".git", "node_modules", ".venv", "venv", "target", "__pycache__", ".tox", "vendor"})
 # Large, and made by tools: a certificate of a package's test suite in them is not the operator's secret.
@@ -81,6 +85,7 @@ def look(directory: str) -> Survey:
             found.setdefault(pattern, path)
         if seen >= limits.INIT_ENTRIES:
             break
+    found = _grouped(found)
     return Survey(
         toolchains=tuple(chains),
         git=".git" in names,
@@ -88,6 +93,18 @@ def look(directory: str) -> Survey:
         examples=tuple(found.values()),
         complete=seen < limits.INIT_ENTRIES,
     )
+
+
+def _grouped(found: dict[str, str]) -> dict[str, str]:
+    """Say it with fewer patterns where they are too many to be read, which hide at least the same."""
+    for whole, fewer in _GROUPS:
+        if sum(pattern.startswith(_MANY) for pattern in found) <= limits.INIT_PATTERNS:
+            break
+        grouped: dict[str, str] = {}
+        for pattern, example in found.items():
+            grouped.setdefault(whole.sub(fewer, pattern) if pattern.startswith(_MANY) else pattern, example)
+        found = grouped
+    return found
 
 
 def _entries(directory: str) -> Iterator[tuple[str, str, bool]]:

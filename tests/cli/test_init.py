@@ -254,3 +254,31 @@ def test_the_sandbox_is_demanded_only_where_the_bubblewrap_that_was_chosen_makes
     assert told.code == 0
     assert "does not hold here" in told.out
     assert load(os.environ, config_path=str(config)).workspaces["project"].sandbox == "optional"
+
+
+@pytest.mark.parametrize(
+    ("names", "patterns"),
+    [
+        ([f".env.{number}" for number in range(24)], {f"**/.env.{number}" for number in range(24)}),
+        ([f".env.{number}" for number in range(3000)], {"**/.env.[0-9]*"}),
+        (
+            [f".env.{stage}-{number}.x9" for stage in ("test", "prod") for number in range(100)],
+            {"**/.env.test-[0-9]*.x[0-9]*", "**/.env.prod-[0-9]*.x[0-9]*"},
+        ),
+        (
+            [*(f".env.{number}" for number in range(25)), "server.pem", "id_rsa2.key"],
+            {"**/.env.[0-9]*", "**/*.pem", "**/*.key"},
+        ),
+        ([f".env.{number:x}.env." for number in range(0xAAAA, 0xAEAA)], {"**/.env.*"}),
+        ([f".env.{first}{second}" for first in "abcdef" for second in "uvwxyz"], {"**/.env.*"}),
+        ([f".env.\\[{number}]*\udcff{number}\n" for number in range(50)], {"**/.env.\\\\\\[[0-9]*]\\**[0-9]*"}),
+    ],
+)
+def test_thousands_of_secrets_are_hidden_by_a_few_patterns(desk: Desk, names: list[str], patterns: set[str]) -> None:
+    for name in names:
+        (desk.project / name).touch()
+    said = desk.codespace("init", desk.project)
+    assert (said.code, said.out.count("hidden  ")) == (0, len(patterns))
+    assert set(load(os.environ).workspaces["project"].hidden_paths) == patterns
+    hidden = Hidden(tuple(patterns))
+    assert [name for name in names if not hidden.covers(name)] == []
