@@ -118,15 +118,15 @@ async def test_no_stranger_takes_the_place_of_a_browser_that_is_signed_in(monkey
 async def test_another_account_gets_no_page_whatever_cookie_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_bench() as bench, signed_in(bench) as http:
         ask = "use IO::Socket::INET; $s = IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $ARGV[0]) or die; "
-        ask += "print $s join '', <STDIN>; print <$s>"
+        ask += "print $s join '', <STDIN>; $s->flush; {behind} print <$s>"
         request = f"GET /console/holds HTTP/1.1\r\nHost: {http.headers['host']}\r\nConnection: close\r\n"
         request += f"Cookie: {http.headers['cookie']}\r\n\r\n"
 
         who = {"user": 61_234, "group": 61_234, "extra_groups": []} if os.geteuid() == 0 else {}
         theirs = 61_234 if who else os.geteuid()
 
-        async def status() -> int:
-            argv = ["/usr/bin/perl", "-e", ask, str(http.base_url.port)]
+        async def status(behind: str = "") -> int:
+            argv = ["/usr/bin/perl", "-e", ask.format(behind=behind), str(http.base_url.port)]
             asking = partial(trio.run_process, argv, stdin=request.encode(), capture_stdout=True, **who)
             with trio.fail_after(60):
                 return int((await asking()).stdout.split()[1])
@@ -135,3 +135,4 @@ async def test_another_account_gets_no_page_whatever_cookie_it_has(monkeypatch: 
         assert await status() == 200
         monkeypatch.setattr(os, "geteuid", lambda: theirs + 1)
         assert await status() == 403
+        assert await status("shutdown $s, 1;") == 403

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -90,7 +91,46 @@ def test_who_is_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(os, "geteuid", lambda own=own: own)
             assert peer.is_stranger(*ends) == stranger
         monkeypatch.setattr(os, "geteuid", lambda: 1001)
-        for told in (None, 0):
-            monkeypatch.setattr(peer, "owner", lambda *_, told=told: told)
-            assert not peer.is_stranger(*ends)
+        monkeypatch.setattr(peer, "owner", lambda *_: 0)
+        assert not peer.is_stranger(*ends)
         assert not peer.is_stranger(None, None)
+
+
+def hang_up(client: socket.socket) -> None:
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+
+
+@pytest.mark.parametrize("leave", [lambda client: client.shutdown(socket.SHUT_WR), socket.socket.close, hang_up])
+def test_another_account_is_a_stranger_though_it_has_closed_its_end_behind_a_request(
+    leave: Callable[[socket.socket], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with connected("127.0.0.1", socket.AF_INET) as (client, accepted):
+        ends = accepted.getpeername(), accepted.getsockname()
+        monkeypatch.setattr(os, "geteuid", lambda own=os.geteuid(): own + 1)
+        if os.getuid() != 0:
+            assert peer.is_stranger(*ends)
+        client.sendall(b"POST")
+        leave(client)
+        assert accepted.recv(4, socket.MSG_WAITALL) == b"POST"
+        assert peer.owner(*ends) in (None, os.getuid())
+        assert peer.is_stranger(*ends) or peer.owner(*ends) == 0  # root's is none
+
+
+def test_our_own_connection_that_is_half_closed_is_still_ours() -> None:
+    with connected("127.0.0.1", socket.AF_INET) as (client, accepted):
+        client.shutdown(socket.SHUT_WR)
+        assert accepted.recv(1) == b""
+        assert peer.owner(accepted.getpeername(), accepted.getsockname()) == os.geteuid()
+
+
+def test_who_is_at_another_machine_or_where_the_kernel_does_not_tell_is_no_stranger(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with connected("127.0.0.1", socket.AF_INET) as (_, accepted):
+        ours = accepted.getsockname()
+        assert not peer.is_stranger(("192.0.2.7", 40_000), ours)
+        assert peer.is_stranger(("127.0.0.9", 1), ours)
+        monkeypatch.setattr(peer, "_SOCK_DIAG_BY_FAMILY", 99)  # unknown to every kernel
+        assert not peer.is_stranger(("127.0.0.9", 1), ours)
