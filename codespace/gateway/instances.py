@@ -141,18 +141,19 @@ class _Look:
         self._path = path
         self._pid = pid
         self._begun = trio.current_time()
-        self._over = False
+        self._is_looking = False
 
     @property
     def hangs(self) -> bool:
         """Whether it has not come back for so long that another look would only hang as well."""
-        return not self._over and trio.current_time() - self._begun >= limits.LOCK_SECONDS
+        return self._is_looking and trio.current_time() - self._begun >= limits.LOCK_SECONDS
 
     def run(self) -> bool:
+        self._is_looking = True  # not before: one whose asker was cancelled first never begins, and says nothing
         try:
             return _held(self._path) or _has_open(self._pid, os.path.basename(self._path))
         finally:
-            self._over = True
+            self._is_looking = False
 
 
 def _lock_new(path: str) -> int:

@@ -8,12 +8,16 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
+import trio
+from trio.testing import MockClock
 
+from codespace import limits
 from codespace.gateway.instances import Instances
 from codespace.gateway.opening import open_store
 
@@ -74,6 +78,28 @@ def rename_process(folder: Path, pid: int) -> None:
     db.close()
 
 
+@contextmanager
+def leaving_while_it_is_read(instances: Instances, asker: trio.CancelScope) -> Iterator[None]:
+    """Cancel who asks while the database reads for it, as a client's cancel or the end of its wait may."""
+    token, left = trio.lowlevel.current_trio_token(), threading.Event()
+
+    def leave() -> None:
+        asker.cancel()
+        left.set()
+
+    def is_read(statement: str) -> None:
+        if "instances" in statement:
+            token.run_sync_soon(leave)
+            left.wait(10)
+
+    connection = instances._store._reader.db.conn
+    connection.set_trace_callback(is_read)
+    try:
+        yield
+    finally:
+        connection.set_trace_callback(None)
+
+
 @pytest.mark.parametrize("happens", [Path.unlink, lambda lock: shutil.rmtree(lock.parent.parent), moved, replaced])
 async def test_a_daemon_lives_whatever_happens_to_the_name_of_its_lock(
     tmp_path: Path, happens: Callable[[Path], None]
@@ -107,3 +133,17 @@ async def test_a_daemon_that_stands_still_lives(tmp_path: Path) -> None:
         neighbour.lock.unlink()
         neighbour.process.send_signal(signal.SIGSTOP)
         assert await mine.lives(neighbour.id)
+
+
+async def test_a_daemon_is_seen_dead_though_an_asker_left_before_the_look_at_it_began(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    async with neighbours(tmp_path) as (mine, neighbour):
+        with trio.CancelScope() as asker:
+            with leaving_while_it_is_read(mine, asker):
+                await mine.lives(neighbour.id)
+        assert asker.cancelled_caught
+        neighbour.kill()
+        mock_clock.jump(limits.LOCK_SECONDS + 1)  # a look that hangs would be known to by now
+        assert not await mine.lives(neighbour.id)
+        assert [each.id for each in await mine.dead()] == [neighbour.id]
