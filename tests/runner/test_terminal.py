@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import trio
 import trio.testing
 
+from codespace.protocol.tools import TABLE
 from codespace.testing import processes
 
 from .supervised import Bench, open_bench, refused
@@ -116,6 +118,17 @@ async def test_a_program_that_does_not_read_takes_no_more_than_the_terminal_hold
         await bench.supervisor.write_stdin(process_id, b"x" * 1_000_000, eof=False)
         pytest.fail("a megabyte was taken by nobody")
     assert (await bench.supervisor.terminate(process_id, 1)).state == "exited"
+
+
+async def test_of_a_longer_line_than_a_terminal_holds_a_program_gets_as_much_as_the_model_is_told(bench: Bench) -> None:
+    length = "import sys; print('ready', flush=True); print(len(sys.stdin.readline().rstrip()), 'came')"
+    process_id = await bench.spawn("sh", "-c", f'stty -echo; exec python3 -c "{length}"', tty=True)
+    await bench.wait_text(process_id, "ready")
+    assert await bench.supervisor.write_stdin(process_id, b"x" * 10_000 + b"\r", eof=False) == 10_001
+    text = await bench.wait_text(process_id, "came")
+    held = re.search(r"(\d+) came", text)
+    assert held is not None
+    assert f" {held[1]} bytes of a line" in TABLE["write_stdin"].description
 
 
 async def test_who_waits_to_press_the_last_key_when_the_command_ends_is_told_that_it_ended(bench: Bench) -> None:
