@@ -107,7 +107,8 @@ def test_another_account_is_a_stranger_though_it_has_closed_its_end_behind_a_req
 ) -> None:
     with connected("127.0.0.1", socket.AF_INET) as (client, accepted):
         ends = accepted.getpeername(), accepted.getsockname()
-        monkeypatch.setattr(os, "geteuid", lambda own=os.geteuid(): own + 1)
+        another = os.geteuid() + 1
+        monkeypatch.setattr(os, "geteuid", lambda: another)
         if os.getuid() != 0:
             assert peer.is_stranger(*ends)
         client.sendall(b"POST")
