@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any, cast
 
 import pytest
 import trio
+import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -193,6 +195,28 @@ async def test_a_hello_that_does_not_come_is_not_waited_for(monkeypatch: pytest.
         with pytest.raises(BadFrame, match="in time"):
             await read_orders(line, SECRET)
         line.close()
+
+
+async def test_who_reads_a_workers_log_when_it_is_let_go_of_in_that_very_turn_hears_no_more(tmp_path: Path) -> None:
+    for _ in range(20):  # whose turn comes first is a matter of chance
+        folder = trio.Path(tmp_path / secrets.token_hex(4))
+        await folder.mkdir()
+        worker = hire.start(str(folder), SECRET)
+        again = os.dup(worker._stderr.fileno())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_hear_out, worker)
+            await trio.testing.wait_all_tasks_blocked()
+            worker.kill()
+            with trio.fail_after(60):
+                await trio.lowlevel.wait_readable(again)
+            worker.close()
+        os.close(again)
+        worker._process.wait()
+
+
+async def _hear_out(worker: Worker) -> None:
+    while await worker.said() is not None:
+        pass
 
 
 @pytest.mark.parametrize("which", ["another secret", "over the small limit"])
