@@ -37,7 +37,9 @@ def check_hello(message: Mapping[str, Any] | None, secret: bytes, who: str) -> M
     if message.get("hello") != VERSION:
         raise BadFrame(f"it does not speak version {VERSION} of the protocol")
     proof = message.get("proof")
-    if not isinstance(proof, str) or not hmac.compare_digest(proof.encode(), _proof(secret, who).encode()):
+    # JSON can carry half a surrogate pair, which has no other bytes than these.
+    said = proof.encode("utf-8", "surrogatepass") if isinstance(proof, str) else b""
+    if not hmac.compare_digest(said, _proof(secret, who).encode()):
         raise BadFrame("it does not have the secret")
     return message
 

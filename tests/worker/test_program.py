@@ -172,6 +172,7 @@ def wrong_hellos() -> dict[str, bytes]:
         "over the small limit": HEAD.pack(limits.WORKER_HELLO_BYTES + 1),
         "cut off": HEAD.pack(20) + b"{",
         "nothing": b"",
+        "half a character for a proof": pack({**right, "proof": "\ud800"}),
     }
 
 
