@@ -370,9 +370,9 @@ _EXEC: Final = (
         group="exec",
         description=(
             "Send text to the standard input of a command that was started with open_stdin; `eof` closes it "
-            "afterwards. To a terminal (tty) it is typed: Enter is \\r, Ctrl-C is \\u0003, and `eof` is Ctrl-D. A "
-            "program that reads a terminal by lines gets 4095 bytes of a line; the rest is lost, yet counted as written. "
-            "Then read_process with wait_seconds shows what it answers."
+            "afterwards. To a terminal (tty) it is typed: Enter is \\r, Ctrl-C is \\u0003, and `eof` is Ctrl-D. "
+            "A program that reads a terminal by lines gets 4095 bytes of a line; the rest is lost, yet counted as "
+            "written. Then read_process with wait_seconds shows what it answers."
         ),
         hints=Hints(read_only=False, destructive=True, idempotent=False, open_world=True),
         arguments=(
