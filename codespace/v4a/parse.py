@@ -22,6 +22,7 @@ MOVE: Final = "*** Move to: "
 ENVIRONMENT: Final = "*** Environment ID:"
 _HEREDOC: Final = ("<<EOF", "<<'EOF'", '<<"EOF"')
 _HEADERS: Final = "'*** Add File: PATH', '*** Delete File: PATH', '*** Update File: PATH' or '*** End Patch'"
+_DIRECTORY_EFFORT: Final = 80  # of a look at a directory, in steps to it
 _SHOWN_CHARACTERS: Final = 200  # of a line quoted in a message; the caller has the whole one
 
 Kind = Literal[" ", "+", "-"]
@@ -82,7 +83,7 @@ def parse(text: str) -> Patch:
     """Return the operations of a patch text.
 
     Raises: Refusal INVALID_PATCH with `details.line`; LIMIT_REACHED for a text beyond limits.PATCH_LINES
-        or limits.PATCH_OPERATIONS.
+        or limits.PATCH_OPERATIONS, or whose paths are too deep together.
     """
     lines = _framed(text)
     reader = _Reader(lines)
@@ -148,6 +149,7 @@ class _Reader:
         self.feed: Callable[[int, str], None] = self._body
         """Takes one line; the state is which method that is."""
         self._environment = False
+        self._depth_effort = 0
         self._path = ""
         self._line = 0
         self._added: list[str] = []
@@ -184,6 +186,7 @@ class _Reader:
                 self.close(number, line)
                 self._check_count()
                 self._path, self._line, self.feed = line[len(prefix) :], number, state
+                self._check_depth(self._path)
                 self._added, self._move_to, self._chunks, self._open = [], None, [], None
                 return True
         if line == END:
@@ -199,6 +202,18 @@ class _Reader:
                 f"The patch has more than {limits.PATCH_OPERATIONS} operations. Nothing was written.",
                 next_step="Send it as several smaller patches.",
                 details={"limit": "PATCH_OPERATIONS", "maximum": limits.PATCH_OPERATIONS},
+            )
+
+    def _check_depth(self, path: str) -> None:
+        depth = path.count("/")
+        self._depth_effort += depth * (depth + _DIRECTORY_EFFORT)
+        if self._depth_effort > limits.PATCH_DEPTH_EFFORT:
+            raise Refusal(
+                "LIMIT_REACHED",
+                "The paths of the patch lead through more directories than one patch may have looked at. "
+                "Nothing was written.",
+                next_step="Send it as several smaller patches.",
+                details={"limit": "PATCH_DEPTH_EFFORT", "maximum": limits.PATCH_DEPTH_EFFORT},
             )
 
     def _body(self, number: int, line: str) -> None:
@@ -238,6 +253,7 @@ class _Reader:
                 _refuse_needs_marker(number, line)
         elif chunk is None and self._move_to is None and right.startswith(MOVE):
             self._move_to = right[len(MOVE) :]
+            self._check_depth(self._move_to)
         elif opens:
             self._open_chunk(number, line, right)
         elif right == END_OF_FILE:

@@ -218,8 +218,10 @@ class _Overlay:
         return tuple(directory for directory in self._made if directory not in needed)
 
     def _put(self, path: str, entry: _Entry) -> None:
+        missing = False
         for parent in parents(path):
-            if self._look(parent) is None:
+            missing = missing or self._look(parent) is None  # below a missing directory nothing is: no need to look
+            if missing:
                 self._made[parent] = None
         self._entries[path] = entry
 
@@ -231,14 +233,19 @@ class _Overlay:
         if entry is not None:
             return entry.file
         # Below a path that was found to be no directory the tree has nothing, whatever the patch makes of it.
-        hidden = any(parent in self._entries for parent in parents(path))
-        there = None if hidden else self._tree.look(path)
+        there = None if self._is_below_none(path) else self._tree.look(path)
         if isinstance(there, Directory):
             self._directories.add(path)
             return there
         self._before[path] = there
         self._entries[path] = _Entry(there, None if there is None else path)
         return there
+
+    def _is_below_none(self, path: str) -> bool:
+        """Return whether a path above was found to be no directory. Asked of each level of a deep path, so cheap."""
+        if path.rpartition("/")[0] in self._directories:
+            return False
+        return any(parent in self._entries for parent in parents(path))
 
     def _name(self, path: str) -> File | None:
         """Return the file that is at a path of the patch, or None. Raises: Refusal SPECIAL_FILE_REJECTED."""
@@ -264,7 +271,10 @@ class _Overlay:
 
     def _check_parents(self, path: str) -> None:
         for parent in parents(path):
-            if isinstance(self._look(parent), File):
+            there = self._look(parent)
+            if there is None:
+                return  # nothing is below it, no file either
+            if isinstance(there, File):
                 problem = f"{path} cannot exist: {parent} is a file, not a directory."
                 _refuse("PATH_NOT_DIRECTORY", problem, "Use find to see what is there.", path)
 

@@ -153,3 +153,16 @@ def test_a_hostile_line_is_quoted_in_part(bench: Any) -> None:
     with pytest.raises(Refusal) as refusal:
         parse(bench.envelope("x" * 1_000_000))
     assert len(refusal.value.message) < 600
+
+
+def test_a_patch_whose_paths_are_too_deep_together_is_refused_before_the_tree_is_asked(bench: Any) -> None:
+    deep = "d/" * 2000
+    parse(bench.envelope(f"*** Add File: {deep}f", "+"))
+    parse(bench.envelope(*(f"*** Delete File: {number}/{'d/' * 39}f" for number in range(limits.PATCH_OPERATIONS))))
+    for lines in (
+        [f"*** Add File: {number}/{deep}f" for number in range(3)],
+        [line for number in range(3) for line in ("*** Update File: f", f"*** Move to: {number}/{deep}f", "+x")],
+    ):
+        with pytest.raises(Refusal) as refused:
+            parse(bench.envelope(*lines))
+        assert (refused.value.code, (refused.value.details or {})["limit"]) == ("LIMIT_REACHED", "PATCH_DEPTH_EFFORT")
