@@ -10,6 +10,7 @@ from typing import Final, NoReturn
 from codespace.errors import Refusal
 
 _PATH_BYTES: Final = 4095  # PATH_MAX of Linux without the closing NUL
+_STAGED_BYTES: Final = 48  # of the longest name under which a file is staged beside another: that path must fit too
 _NAME_BYTES: Final = 255  # NAME_MAX of every common Linux filesystem
 _SHOWN_CHARACTERS: Final = 200  # of a path quoted in a message
 
@@ -48,6 +49,10 @@ def _check_lengths(path: str, names: list[str]) -> None:
         _refuse("INVALID_PATCH", path, f"has a name of more than {_NAME_BYTES} bytes")
     if sum(sizes) + len(sizes) > _PATH_BYTES:
         _refuse("INVALID_PATCH", path, f"is longer than {_PATH_BYTES} bytes")
+    if sum(sizes[:-1]) + len(sizes) + _STAGED_BYTES > _PATH_BYTES:
+        _refuse(
+            "INVALID_PATCH", path, f"leaves no room within {_PATH_BYTES} bytes for the name under which it is staged"
+        )
 
 
 def _refuse(code: str, path: str, problem: str) -> NoReturn:

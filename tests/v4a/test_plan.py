@@ -233,3 +233,25 @@ def test_a_large_file_updated_again_and_again_costs_its_size_each_time(bench: An
     with pytest.raises(Refusal) as refusal:
         planned(bench, {"f": b"0\n" + b"x" * 4_000_000}, *updates)
     assert refusal.value.details == {"limit": "PATCH_EFFORT"}
+
+
+def test_a_missing_directory_is_looked_at_once_and_what_is_below_it_never(bench: Any) -> None:
+    tree = bench.Tree({"there/f": b""})
+    net = plan(parse(bench.envelope("*** Add File: there/a/b/c/d/new", "+x")), tree)
+    assert tree.asked == ["there/a/b/c/d/new", "there", "there/a"]
+    assert net.directories == ()
+
+
+def test_directories_below_a_missing_one_are_made_too(bench: Any) -> None:
+    lines = ("*** Add File: a/b/c/new", "+x", "*** Delete File: a/b/c/new", "*** Add File: a/b/other", "+y")
+    assert planned(bench, {}, *lines).directories == ("a/b/c",)
+
+
+def test_a_path_must_leave_room_for_the_staged_name_beside_it() -> None:
+    above = "/".join(["d" * 250] * 16)
+    assert clean(f"{above}/{'e' * 29}/f") == f"{above}/{'e' * 29}/f"
+    with pytest.raises(Refusal, match="leaves no room"):
+        clean(f"{above}/{'e' * 30}/f")
+    assert len(clean(f"{above}/{'f' * 78}")) == 4094
+    with pytest.raises(Refusal, match="longer than"):
+        clean(f"{above}/{'f' * 79}")
