@@ -14,6 +14,7 @@ from codespace.v4a.parse import Chunk
 _TEXT_LINES: Final = 40  # of a block that is quoted in details
 _TEXT_CHARACTERS: Final = 4_000  # of the same
 _LINE_CHARACTERS: Final = 240  # of a line that is quoted
+_NOTED_CHARACTERS: Final = 100_000  # of the longest line whose difference is said in words
 _LEAD_CHARACTERS: Final = 80  # kept in front of the first difference of a long line
 _OUTCOME_LINES: Final = 2_000  # of a chunk that is looked for as done already
 _TELLING_CHARACTERS: Final = 4  # a replacement shorter than this, such as `}`, is in every file
@@ -78,7 +79,7 @@ def _wanted(unplaced: Unplaced) -> list[str]:
 def _found(wanted: Sequence[str], lines: Sequence[str], around: Neighbourhood) -> int | None:
     """Return where the whole block is, from 0, with lines compared to their end."""
     at = around.block(wanted)
-    if at is None or folded(lines[at : at + len(wanted)]) != folded(wanted):
+    if at is None or not all(map(_alike, wanted, lines[at : at + len(wanted)])):
         return None
     return at
 
@@ -130,9 +131,17 @@ def _first_difference(
     for number, line in enumerate(wanted):
         at = near.start + number
         actual = unplaced.lines[at] if at < len(unplaced.lines) else None
-        if actual is None or (actual != line and folded([actual]) != folded([line])):
+        if actual is None or not _alike(line, actual):
             return _difference(at + 1, patch_lines[number], line, actual)
     return None
+
+
+def _alike(one: str, other: str) -> bool:
+    """Return whether two lines are equal once folded, which keeps the length: a line of a gigabyte is not copied."""
+    if one == other:
+        return True
+    bare, other_bare = trimmed(one), trimmed(other)
+    return len(bare) == len(other_bare) and folded([bare]) == folded([other_bare])
 
 
 def _patch_lines(chunk: Chunk) -> list[int]:
@@ -147,10 +156,11 @@ def _difference(line: int, patch_line: int, expected: str, actual: str | None) -
     difference: dict[str, Any] = {"line": line, "patch_line": patch_line, **shown}
     if "\r" in expected:
         difference["note"] = "the patch has a carriage return inside the line"
-    elif "".join(expected.split()) == "".join(actual.split()):
-        difference["note"] = "only white space inside the line differs"
-    elif expected.casefold() == actual.casefold():
-        difference["note"] = "only letter case differs"
+    elif max(len(expected), len(actual)) <= _NOTED_CHARACTERS:
+        if "".join(expected.split()) == "".join(actual.split()):
+            difference["note"] = "only white space inside the line differs"
+        elif expected.casefold() == actual.casefold():
+            difference["note"] = "only letter case differs"
     return difference
 
 

@@ -180,3 +180,12 @@ def test_every_explanation_points_into_the_file(
     assert nearest is None or 1 <= nearest["start_line"] <= nearest["end_line"] <= count
     assert difference is not None
     assert difference["actual"] is None or 1 <= difference["line"] <= count
+
+
+def test_a_difference_far_out_in_a_giant_line_is_shown_and_not_searched_for_a_name(bench: Any) -> None:
+    for length, note in ((1_000, "only letter case differs"), (1_000_000, None)):
+        line = "é" * length
+        refusal = bench.refused(f"{line}a\n".encode(), f"-{line}A", "+x")
+        difference = (refusal.details or {})["first_difference"]
+        assert (difference["line"], difference["expected"][-1], difference["actual"][-1]) == (1, "A", "a")
+        assert difference.get("note") == note
