@@ -102,6 +102,7 @@ class Mirror:
         if known is None or not known.ended.is_set():
             return False
         del self._known[process_id]
+        self._ended.remove(process_id)  # else it would count among those that are kept
         return True
 
     def _drop_old(self) -> None:
