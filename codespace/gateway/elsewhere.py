@@ -140,7 +140,7 @@ class Elsewhere:
         """Return live processes and the latest of the ended ones, oldest first, but those whose ids are in `but`."""
         found = [
             operation
-            for operation in await self._ledger.list(kind="exec")
+            for operation in await self._commands()
             if operation.process_id is not None and operation.process_id not in but
             if operation.state not in _NEVER_RAN
             if (workspace := self._workspace(operation)) is not None and workspace_id in (None, workspace.id)
@@ -183,6 +183,14 @@ class Elsewhere:
         return operation
 
     # --- what is known ---
+
+    async def _commands(self) -> list[Operation]:
+        """Return the newest commands, and every one without an end however many came behind it, newest first."""
+        unfinished = await self._ledger.unfinished()  # first: what ends in between is in the list, or is over
+        newest = await self._ledger.list(kind="exec")
+        among = {operation.id for operation in newest}
+        older = [each for each in reversed(unfinished) if each.kind == "exec" and each.id not in among]
+        return [*newest, *older]
 
     def _workspace(self, operation: Operation) -> Workspace | None:
         return next((each for each in self._registry if each.root == operation.root), None)

@@ -65,6 +65,20 @@ async def test_any_daemon_lists_reads_and_ends_a_process_of_another() -> None:
         assert own["termination"] == "terminated"
 
 
+async def test_a_process_of_another_daemon_is_listed_however_many_commands_came_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "LIST_ROWS", 2)
+    async with open_bench(occupancy="shared") as bench, beside(bench) as other:
+        lives = await bench.call("exec_command", command=["sleep", "600"], wait_seconds=0)
+        behind = [await bench.call("exec_command", command=["true"]) for _ in range(3)]
+        listed = (await other.call("list_processes"))["processes"]
+        assert [(each["process_id"], each["state"]) for each in listed] == [
+            (lives["process_id"], "running"),
+            *((each["process_id"], "exited") for each in behind[1:]),
+        ]
+
+
 async def test_a_reader_at_another_daemon_is_woken_by_new_output_and_by_the_end() -> None:
     async with open_bench() as bench, beside(bench) as other:
         started = await bench.call("exec_command", command=["cat"], open_stdin=True, wait_seconds=0)
