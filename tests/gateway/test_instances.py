@@ -139,9 +139,8 @@ async def test_a_daemon_is_seen_dead_though_an_asker_left_before_the_look_at_it_
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with neighbours(tmp_path) as (mine, neighbour):
-        with trio.CancelScope() as asker:
-            with leaving_while_it_is_read(mine, asker):
-                await mine.lives(neighbour.id)
+        with trio.CancelScope() as asker, leaving_while_it_is_read(mine, asker):
+            await mine.lives(neighbour.id)
         assert asker.cancelled_caught
         neighbour.kill()
         mock_clock.jump(limits.LOCK_SECONDS + 1)  # a look that hangs would be known to by now
