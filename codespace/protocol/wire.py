@@ -79,7 +79,7 @@ async def _converse(
     stop: trio.Event,
     is_closed: IsClosed,
 ) -> None:
-    pending = _Pending()
+    pending = _Pending(lambda: from_server.statistics().tasks_waiting_send)
     async with trio.open_nursery() as writing:
         writing.start_soon(_write, from_server, send, pending)
         async with trio.open_nursery() as reading:
@@ -96,9 +96,14 @@ class _Pending:
     """The requests that were read and whose answers are not yet written.
 
     By their ids as text: a request `7` may be cancelled as `"7"`, to which the SDK gives no answer either.
+
+    Args:
+        waiting: Says how many messages wait to be written, whatever the ids say: one may be used twice, and the cancel
+            of a request come when its answer waits already.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, waiting: Callable[[], int]) -> None:
+        self._waiting = waiting
         self._ids: set[str] = set()
         self._fewer = trio.Event()
         self.messages_written = 0
@@ -114,10 +119,11 @@ class _Pending:
         self.messages_written += 1
         if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
             self._settled(message.id)
+        self._tell()
 
     async def wait_room(self) -> None:
         """Return once another request may be read: a client that asks and takes no answer must not fill our memory."""
-        while len(self._ids) >= limits.STDIO_UNANSWERED:
+        while max(len(self._ids), self._waiting()) >= limits.STDIO_UNANSWERED:
             await self._fewer.wait()
 
     async def wait_answered(self) -> None:
@@ -127,8 +133,11 @@ class _Pending:
     def _settled(self, id: types.RequestId | None) -> None:
         if id is not None:
             self._ids.discard(str(id))
-            self._fewer.set()
-            self._fewer = trio.Event()
+            self._tell()
+
+    def _tell(self) -> None:
+        self._fewer.set()
+        self._fewer = trio.Event()
 
 
 async def _cancel_when(stop: trio.Event, scope: trio.CancelScope) -> None:

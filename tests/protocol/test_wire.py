@@ -117,6 +117,31 @@ async def test_no_more_is_read_from_a_client_that_takes_no_answers_until_it_take
         assert answered == set(range(1, 21))
 
 
+@pytest.mark.parametrize("settling", ["one id for all", "a cancel of each"])
+async def test_no_id_that_is_used_twice_and_no_cancel_makes_answers_pile_up_before_a_client_that_takes_none(
+    settling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "STDIO_UNANSWERED", 5)
+    async with wired() as wire:
+        sent = list[int]()
+
+        async def ask() -> None:
+            for count in range(100):
+                id = 1 if settling == "one id for all" else count
+                await wire.send("ping", id)
+                sent.append(id)
+                if settling == "a cancel of each":
+                    await trio.testing.wait_all_tasks_blocked()  # its answer waits to be taken: too late for a cancel
+                    await wire.send("notifications/cancelled", None, requestId=id)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            for _ in range(200):  # both wait until nothing moves, and each has its turn
+                await trio.testing.wait_all_tasks_blocked()
+            assert len(sent) < 20
+            assert [(await wire.receive())["result"] for _ in range(100)] == [{}] * 100
+
+
 @pytest.mark.parametrize("spell", [int, str])
 async def test_calls_that_were_cancelled_under_either_spelling_of_their_ids_keep_nothing_from_being_read(
     monkeypatch: pytest.MonkeyPatch, spell: type
