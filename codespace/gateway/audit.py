@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
 from sqlite_utils import Database
@@ -67,6 +68,10 @@ class Verdict:
     head: Head
     problems: tuple[Problem, ...]
     problems_total: int
+
+
+_Told = Callable[[], Problem]
+# A problem that is put into words only where it is told: for some of them the whole chain is looked through once more.
 
 
 class Audit:
@@ -126,11 +131,11 @@ def verify(db: Database, exported: Head | None = None) -> Verdict:
     total, count, last = 0, 0, Head(0, GENESIS)
     with _any_text(db):
         for step in _walk(db, exported):
-            problem, last, count = step
-            if problem is not None:
+            told, last, count = step
+            if told is not None:
                 total += 1
                 if len(found) < limits.AUDIT_PROBLEMS:
-                    found.append(problem)
+                    found.append(told())
     return Verdict(total == 0, count, last, tuple(found), total)
 
 
@@ -158,7 +163,7 @@ def _recomputed(previous: str, fields: tuple[Any, ...]) -> str | None:
         return None
 
 
-def _walk(db: Database, exported: Head | None) -> Iterator[tuple[Problem | None, Head, int]]:
+def _walk(db: Database, exported: Head | None) -> Iterator[tuple[_Told | None, Head, int]]:
     last, count, exported_hash = Head(0, GENESIS), 0, None
     for row in db.execute(f"SELECT {_COLUMNS} FROM events ORDER BY seq"):  # noqa: S608
         seq, fields, previous, digest = row[0], tuple(row[1:10]), row[10], row[11]
@@ -168,16 +173,18 @@ def _walk(db: Database, exported: Head | None) -> Iterator[tuple[Problem | None,
             exported_hash = digest
         yield _fault(db, before, last, previous, _recomputed(previous, fields)), last, count
     if exported is not None and exported.seq > 0 and exported_hash != exported.hash:
-        yield _against(exported, last), last, count
+        yield partial(_against, exported, last), last, count
 
 
-def _fault(db: Database, before: Head, row: Head, previous: str, computed: str | None) -> Problem | None:
+def _fault(db: Database, before: Head, row: Head, previous: str, computed: str | None) -> _Told | None:
     if computed != row.hash:
-        return Problem(row.seq, "edited", f"Event {row.seq} does not have the hash that it was written with.")
+        return partial(Problem, row.seq, "edited", f"Event {row.seq} does not have the hash that it was written with.")
     if row.seq != before.seq + 1:
-        return Problem(row.seq, "gap", f"Events {before.seq + 1} to {row.seq - 1} are missing.")
-    if previous == before.hash:
-        return None
+        return partial(Problem, row.seq, "gap", f"Events {before.seq + 1} to {row.seq - 1} are missing.")
+    return None if previous == before.hash else partial(_broken_link, db, before, row, previous)
+
+
+def _broken_link(db: Database, before: Head, row: Head, previous: str) -> Problem:
     elsewhere = db.execute("SELECT 1 FROM events WHERE hash = ? LIMIT 1", (previous,)).fetchone()
     if elsewhere or previous == GENESIS:
         return Problem(row.seq, "reordered", f"Event {row.seq} was written behind another event than {before.seq}.")

@@ -113,6 +113,20 @@ def test_a_removed_event_is_found_as_a_gap_also_when_the_rest_is_renumbered(five
     assert faults(five) == [(3, "gap")]
 
 
+def test_a_chain_that_is_broken_everywhere_is_looked_through_only_for_what_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "AUDIT_PROBLEMS", 3)
+    asked = list[str]()
+    with closing(chain(40)) as db:
+        db.execute("DELETE FROM events WHERE seq % 2 = 0")
+        db.execute("UPDATE events SET seq = (seq + 1) / 2")
+        db.conn.set_trace_callback(asked.append)
+        verdict = audit.verify(db)
+    assert (verdict.problems_total, len(verdict.problems)) == (19, 3)
+    assert len([statement for statement in asked if "WHERE hash" in statement]) == 3
+
+
 def test_numbers_that_were_moved_are_found_although_every_link_holds(five: Database) -> None:
     five.execute("UPDATE events SET seq = seq + 10 WHERE seq > 3")
     assert faults(five) == [(14, "gap")]
