@@ -196,6 +196,8 @@ class Execution:
             await self._answer_from(run, request, taken.existing)
         except Refusal as refusal:
             run.started.fail(refusal)
+            if run.spawned is not None:  # the runner does not tell its end, and nobody else would give its row one
+                self._left_over()
         else:
             run.told.set()
             if not recorded:

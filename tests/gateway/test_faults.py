@@ -254,6 +254,18 @@ async def test_a_runner_that_fails_to_run_a_command_leaves_no_process_a_free_roo
         assert (await bench.call("exec_command", command=["true"]))["exit_code"] == 0
 
 
+async def test_a_command_whose_end_the_runner_refuses_to_tell_has_an_end_in_the_ledger() -> None:
+    async def forgotten() -> None:
+        raise Refusal("PROCESS_NOT_FOUND", "It ended, and so many ended behind it that it is not kept any more.")
+
+    faults = Faults()
+    async with bench_with(faults) as bench:
+        faults.order("before", "wait_exit", forgotten)
+        _, body = await answer(bench, "exec_command", command=["sleep", "1000"], operation_key="k", wait_seconds=0)
+        assert (await final(bench, body["operation_id"]))["status"] == "lost"
+        assert (await bench.call("exec_command", command=["true"]))["exit_code"] == 0
+
+
 async def test_a_command_is_followed_to_its_end_while_the_database_is_away() -> None:
     faults = Faults()
     async with bench_with(faults) as bench:
