@@ -67,6 +67,12 @@ async def run(settings: Settings, *, stdio: bool, http: bool, console: bool, no_
     return 1 if problems else 0
 
 
+def _heard() -> list[signal.Signals]:
+    """Return the signals that begin the stop; no hang-up where it was ignored at the start, as `nohup` has it."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [number for number in _SIGNALS if number != signal.SIGHUP or not ignored]
+
+
 @dataclass(frozen=True, slots=True)
 class Doors:
     """The doors to open."""
@@ -79,7 +85,7 @@ class Doors:
 
 
 async def _live(settings: Settings, watchdog: _Watchdog, doors: Doors) -> None:
-    with trio.open_signal_receiver(*_SIGNALS) as signals:
+    with trio.open_signal_receiver(*_heard()) as signals:
         async with trio.open_nursery() as nursery:
             with trio.CancelScope() as start:
                 ending = _Ending(watchdog, start)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from codespace import limits
-from codespace.testing.installed import END_SECONDS
+from codespace.testing.installed import END_SECONDS, script
 from codespace.testing.site import Site
 from codespace.testing.wire import Wire
 
@@ -61,6 +61,21 @@ def test_a_signal_ends_a_start_that_waits(tmp_path: Path) -> None:
         assert wire.process.wait(limits.RECOVERY_SECONDS / 2) == 0
     finally:
         wire.close()
+
+
+def test_a_daemon_that_shall_outlive_its_terminal_does(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.add_workspace()
+    command = ["/bin/sh", "-c", 'trap "" HUP; exec "$@"', "sh", script(), "serve", "--stdio"]
+    with Wire(site, command=command) as wire:
+        wire.process.send_signal(signal.SIGHUP)
+        ask = ["grep", "SigIgn", "/proc/self/status"]
+        told = wire.call("exec_command", workspace_id="main", command=ask, wait_seconds=END_SECONDS)
+        hears = int(told["structuredContent"]["chunk"].split()[1], 16) & 1 << signal.SIGHUP - 1 == 0
+        assert hears, "a command outlives its own terminal as well"
+        wire.process.send_signal(signal.SIGTERM)
+        assert wire.process.wait(END_SECONDS) == 0
+    assert [line for line in wire.log.read_text().splitlines() if "SIGHUP" in line] == []
 
 
 @pytest.mark.parametrize("read", [True, False], ids=["read", "not read"])
