@@ -96,9 +96,15 @@ def _require_room(db: Database, workspace_id: str, now: float) -> None:
         )
 
 
-def many(db: Database, where: str, value: str | float) -> list[Hold]:
+def many(db: Database, where: str, value: str | float, limit: int | None = None) -> list[Hold]:
     """Return the holds for which the SQL condition holds, newest first."""
-    return [_hold(row) for row in db.table("holds").rows_where(where, [value], order_by=_NEWEST)]
+    return [_hold(row) for row in db.table("holds").rows_where(where, [value], order_by=_NEWEST, limit=limit)]
+
+
+def waits(db: Database, approval_id: str, now: float) -> bool:
+    """Return whether a hold is there that nobody has decided in its time; its body and diff are left alone."""
+    sql = "SELECT 1 FROM holds WHERE id = ? AND state = 'pending' AND expires_at > ?"
+    return db.execute(sql, (approval_id, now)).fetchone() is not None
 
 
 def ended(db: Database, limit: int) -> list[Hold]:

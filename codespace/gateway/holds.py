@@ -104,10 +104,9 @@ class Holds:
         deadline = trio.current_time() + wait_seconds
         while True:
             changed = self._changed
-            hold = await self.get(approval_id)
             left = deadline - trio.current_time()
-            if hold.state != "pending" or left <= 0 or self._polls.ended:
-                return hold
+            if left <= 0 or self._polls.ended or not await self._waits(approval_id):
+                return await self.get(approval_id)
             with self._polls.wait(min(left, limits.DECISION_LOOK_SECONDS)):
                 await changed.wait()
 
@@ -410,8 +409,13 @@ class Holds:
         self._audit.append(db, "approval", str(row["id"]), "held", None, "pending", _HELD, details)
         return str(row["id"])
 
+    async def _waits(self, approval_id: str) -> bool:
+        """Return whether a hold is undecided: looked for often and by many, so without reading what it shows."""
+        now = self._wall_clock()
+        return await self._store.read(lambda db: hold_rows.waits(db, approval_id, now))
+
     async def _first(self, where: str, value: str | float) -> Hold | None:
-        found = await self._all(where, value)
+        found = await self._store.read(lambda db: hold_rows.many(db, where, value, 1))
         return found[0] if found else None
 
     async def _all(self, where: str, value: str | float) -> list[Hold]:

@@ -253,3 +253,29 @@ async def test_claims_in_arguments_grant_nothing() -> None:
         with pytest.raises(Refusal) as caught:
             await bench.call("apply_patch", patch=APPEND, **claims)
         assert caught.value.code == "APPROVAL_REQUIRED"
+
+
+def whole_reads(statements: list[str]) -> list[str]:
+    """Return the statements that read holds with their bodies."""
+    return [each for each in statements if each.lower().startswith("select * from") and "holds" in each]
+
+
+async def test_who_waits_for_a_decision_has_no_body_read_at_every_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "DECISION_LOOK_SECONDS", 0.01)
+    async with open_bench(files=FILES, approvals="confirm") as bench:
+        hold = await held(bench)
+        asked = list[str]()
+        bench.daemon.tools._holds._store._reader.db.conn.set_trace_callback(asked.append)  # type: ignore[attr-defined]
+        assert (await bench.call("approval_status", approval_id=hold, wait_seconds=1))["state"] == "pending"
+        assert len(asked) > 10
+        assert len(whole_reads(asked)) == 2, "once to know whose it is, once to tell it"
+
+
+async def test_of_all_holds_that_used_a_key_only_the_newest_is_read() -> None:
+    async with open_bench(files=FILES, approvals="confirm") as bench:
+        hold = await held(bench, operation_key="k")
+        asked = list[str]()
+        bench.daemon.tools._holds._store._reader.db.conn.set_trace_callback(asked.append)  # type: ignore[attr-defined]
+        assert await held(bench, operation_key="k") == hold
+        (by_key, *_) = whole_reads(asked)
+        assert by_key.endswith("limit 1")
