@@ -7,6 +7,7 @@ is `Lost`; the child is killed by then and the channel is of no more use.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -66,7 +67,8 @@ class Channel:
                 ours.append(pipe[our_end])
             os.set_blocking(ours[2], False)
             # Protects the child from being born without an owner; the thread cannot be stopped anyway.
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.HELPER_START_SECONDS):
+            deadline = trio.current_time() + limits.HELPER_START_SECONDS
+            with trio.CancelScope(shield=True, deadline=deadline) as starting:
                 process = await trio.lowlevel.open_process(
                     list(argv),
                     stdin=theirs[0],
@@ -76,6 +78,8 @@ class Channel:
                     cwd="/",
                     process_group=0,
                 )
+            if starting.cancelled_caught:
+                raise OSError(errno.EAGAIN, "no thread was free to start it")
         except BaseException:
             for descriptor in ours:
                 os.close(descriptor)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,9 +33,18 @@ class Installed:
     refusal: Refusal | None = None
 
 
-def install(root: Root, manifest: Manifest, identities: Mapping[int, Identity], journal: Journal) -> Installed:
-    """Put every staged file in place and move every removed one aside."""
+def install(
+    root: Root, manifest: Manifest, identities: Mapping[int, Identity], journal: Journal, devices: Collection[int]
+) -> Installed:
+    """Put every staged file in place and move every removed one aside.
+
+    Args:
+        devices: That may be written to. Where the journal is on another one, a loss of power could leave the renames
+            and take the mark that they began.
+    """
     journal.mark("installing")
+    if journal.is_apart(devices):
+        journal.sync()
     slots: list[int] = []
     try:
         made_by_others = [each.path for each in manifest.directories if not _make(root, each)]

@@ -29,7 +29,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from codespace import limits
@@ -218,6 +218,14 @@ class Journal:
             pass  # a filesystem without hard links: a file then
         with contextlib.suppress(FileExistsError):
             os.close(self._write(name, json.dumps(note).encode()))
+
+    def is_apart(self, devices: Collection[int]) -> bool:
+        """Return whether some of `devices` is flushed without what the journal's own has to write before it."""
+        return {os.fstat(self._descriptor).st_dev} != {*devices}
+
+    def sync(self) -> None:
+        """Wait until every mark is on the disk."""
+        os.fsync(self._descriptor)
 
     def revise(self, name: str, note: Any) -> None:
         """Leave a mark with a note, in place of the one that may be there."""

@@ -54,8 +54,10 @@ def restore(root: Root, manifest: Manifest, journal: Journal, patience: Patience
                 kept.append(slot.path)
         elif not patience.insist(partial(discard, root, slot, (slot.after,), journal), _require_passable):
             moved.add(slot.number)
+    unmade = frozenset(journal.note("unmade") or ())
     for directory in reversed(manifest.directories):
-        patience.insist(partial(_take_away, root, directory))
+        if directory.path not in unmade:
+            patience.insist(partial(_take_away, root, directory))
     left = sweep(root, manifest, journal, patience) | moved
     if left or lost:
         sweep_strays(root, manifest, journal, left)

@@ -148,7 +148,7 @@ class Session:
                 next_step="Send the patch again.",
                 retryable=True,
             )
-        done = installing.install(self.root, work.manifest, work.identities, work.journal)
+        done = installing.install(self.root, work.manifest, work.identities, work.journal, self.renaming)
         if done.refusal is not None:
             work.journal.mark("restoring", done.slots)
         return report(rescued=work.journal.rescued(), refusal=done.refusal)

@@ -113,8 +113,12 @@ def _version(held: int) -> str:
     descriptor = kernel.open_held(held)  # the type was looked at
     try:
         digest = hashlib.sha256()
+        left = limits.PATCH_TREE_BYTES  # it may grow while it is read, and faster than it is read
         while part := os.read(descriptor, _BLOCK_BYTES):
             digest.update(part)
+            left -= len(part)
+            if left < 0:
+                return OTHER
     finally:
         os.close(descriptor)
     return f"sha256:{digest.hexdigest()}"

@@ -168,7 +168,7 @@ def _write_staged(
             with root.parent(directory.beside) as (above, name):
                 os.mkdir(name, _NEW_DIRECTORY, dir_fd=above)
                 if directory.mode is not None:
-                    os.chmod(name, directory.mode, dir_fd=above)
+                    _set_mode(above, name, directory.mode)
         for slot in manifest.slots:
             if slot.action != "remove":
                 begun.add(slot.number)
@@ -181,6 +181,15 @@ def _write_staged(
         flush.wait()
     finally:
         flush.drop()
+
+
+def _set_mode(above: int, name: str, mode: int) -> None:
+    """Give a directory its mode; by its name alone chmod would follow a link that was put in its place."""
+    held = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+    try:
+        os.chmod(f"/proc/self/fd/{held}", mode)
+    finally:
+        os.close(held)
 
 
 def _with_metadata(root: Root, manifest: Manifest) -> Manifest:

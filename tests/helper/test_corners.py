@@ -1,0 +1,140 @@
+"""Corners of a transaction that only two disks, a watcher between two calls, or a reply that was lost would show."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from codespace import limits
+from codespace.beneath import kernel
+from codespace.runner.channel import Channel, Lost
+from helper.patch import sight
+
+from .test_settling import OPERATION, House, house
+
+__all__ = ["house"]
+SECOND = "op-cccccccccccccccccccccccc"
+THIRD = "op-dddddddddddddddddddddddd"
+
+
+@pytest.fixture
+def apart() -> Iterator[Path]:
+    """A folder in memory, which is a filesystem of its own."""
+    folder = Path(tempfile.mkdtemp(prefix="codespace-test-", dir="/dev/shm"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("disks", [1, 2])
+def test_the_mark_that_renames_began_is_on_its_disk_before_they_are_on_theirs(
+    house: House, apart: Path, disks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if disks == 2:
+        house.journal = apart / "journal"
+        assert apart.stat().st_dev != house.root.stat().st_dev
+    marked: list[bool] = []
+    real = os.fsync
+
+    def noting(descriptor: int) -> None:
+        here = house.journal / OPERATION
+        if os.path.samestat(os.fstat(descriptor), here.stat()) and not (house.root / "new").exists():
+            marked.append((here / "installing").exists())
+        real(descriptor)
+
+    with house.helper() as session:
+        session.call({"verb": "plan", "operation": OPERATION, "patch": _adding("new"), "expected_versions": {}})
+        session.call({"verb": "stage", "operation": OPERATION})
+        monkeypatch.setattr(os, "fsync", noting)
+        assert session.call({"verb": "install", "operation": OPERATION})["clean"]
+    assert (house.root / "new").exists()
+    assert marked == [True] * (disks - 1)
+
+
+def _adding(path: str) -> str:
+    return f"*** Begin Patch\n*** Add File: {path}\n+new\n*** End Patch"
+
+
+def test_a_directory_that_is_made_again_gives_no_mode_to_what_a_link_in_its_place_leads_to(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = tmp_path / "outside"
+    victim.touch(0o600)
+    with house.helper() as session:
+
+        def run(operation: str, plan: str, **told: Any) -> None:
+            session.call({"verb": plan, "operation": operation, **told})
+            for verb in ("stage", "install", "finish"):
+                session.call({"verb": verb, "operation": operation})
+
+        run(OPERATION, "plan", patch=_adding("d/f"), expected_versions={})
+        (house.root / "d").chmod(0o777)
+        run(SECOND, "plan_undo", undone=OPERATION, folder=str(house.journal))
+        real = os.mkdir
+
+        def mkdir(name: str, *arguments: Any, **more: Any) -> None:
+            real(name, *arguments, **more)
+            if ".codespace-" in str(name) and "dir_fd" in more:  # as a program that watches the directory could
+                os.rename(house.root / name, house.root / "moved")
+                os.symlink(victim, house.root / name)
+
+        monkeypatch.setattr(os, "mkdir", mkdir)
+        with contextlib.suppress(OSError, Exception):
+            run(THIRD, "plan_undo", undone=SECOND, folder=str(house.journal))
+        monkeypatch.undo()
+    assert (house.root / "moved").is_dir()  # it was tried
+    assert victim.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_restore_that_is_asked_for_twice_leaves_what_another_made_to_him(house: House) -> None:
+    with house.helper() as session:
+        text = "*** Begin Patch\n*** Add File: d/f\n+x\n*** Update File: a\n-one\n+two\n*** End Patch"
+        session.call({"verb": "plan", "operation": OPERATION, "patch": text, "expected_versions": {}})
+        session.call({"verb": "stage", "operation": OPERATION})
+        (house.root / "d").mkdir()
+        (house.root / "a").write_text("other\n")
+        assert not session.call({"verb": "install", "operation": OPERATION})["clean"]
+        for _ in range(2):  # the reply to the first was lost
+            session.call({"verb": "restore", "operation": OPERATION})
+            assert (house.root / "d").is_dir()
+            assert house.files() == {"a": "other\n", "gone": "bye\n", "from": "one\n"}
+
+
+def test_a_file_that_grows_while_it_is_looked_at_has_an_end(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PATCH_TREE_BYTES", 1_000_000)
+    real = kernel.open_held
+
+    def grown(held: int) -> int:
+        opened = real(held)
+        os.truncate(house.root / "a", 3_000_000)
+        return opened
+
+    with house.helper() as session:
+        assert sight.see(session.root, "a").version.startswith("sha256:")
+        monkeypatch.setattr(kernel, "open_held", grown)
+        assert sight.see(session.root, "a").version == sight.OTHER
+
+
+async def test_a_helper_that_no_thread_is_free_to_start_is_lost_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "HELPER_START_SECONDS", 0.05)
+    busy = trio.to_thread.current_default_thread_limiter()
+    held = [object() for _ in range(int(busy.total_tokens))]
+    for holder in held:
+        busy.acquire_on_behalf_of_nowait(holder)
+    try:
+        before = os.listdir("/proc/self/fd")
+        with pytest.raises((OSError, Lost)):
+            await Channel.start(["/bin/true"])
+        assert len(os.listdir("/proc/self/fd")) == len(before)
+    finally:
+        for holder in held:
+            busy.release_on_behalf_of(holder)
