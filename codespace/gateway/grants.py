@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import structlog
@@ -53,6 +53,9 @@ class Grant:
     uses: int
     used_at: float | None
     ended_at: float | None
+
+
+_COLUMNS: Final = tuple(field.name for field in fields(Grant))
 
 
 class Grants:
@@ -252,4 +255,5 @@ def _one(db: Database, grant_id: str) -> Grant:
 
 
 def _grant(row: Mapping[str, Any]) -> Grant:
-    return Grant(**{**row, "terms": json.loads(row["terms"])})
+    known = {name: row[name] for name in _COLUMNS}  # a newer daemon may give its table more while this one runs
+    return Grant(**{**known, "terms": json.loads(row["terms"])})

@@ -255,6 +255,18 @@ async def test_patches_under_a_granted_path_run_and_others_are_held() -> None:
         assert (told.id, told.uses, told.state) == (grant, 1, "active")  # the first was granted by the operator himself
 
 
+async def test_a_grant_is_used_and_ends_though_a_newer_daemon_gave_its_table_another_column() -> None:
+    async with open_operated() as bench:
+        await scoped(bench, add("src/one.txt"), "src", 600)
+        with sqlite3.connect(bench.daemon.settings.database) as db:
+            db.execute("ALTER TABLE grants ADD COLUMN later TEXT")
+        db.close()
+        assert (await bench.call("apply_patch", patch=add("src/two.txt")))["status"] == "applied"
+        bench.advance(601)
+        (grant,) = await bench.daemon.operator.grants()
+        assert (grant.state, grant.uses) == ("lapsed", 1)
+
+
 async def test_each_use_of_a_grant_is_in_the_chain_with_the_hold_it_granted() -> None:
     async with open_operated() as bench:
         grant = await scoped(bench, add("src/a.txt"), "src", 600)
