@@ -8,6 +8,7 @@ that is as an earlier scan left it, by a time of change that nobody can set, is 
 from __future__ import annotations
 
 import errno
+import functools
 import itertools
 import os
 import time
@@ -28,6 +29,7 @@ GitKind = Literal["directory", "gitfile", "bare"]
 _GIT_NAMES: Final = frozenset({".git", "git~1"})  # the second is the short name of the first on FAT and NTFS
 _IGNORED_AT_THE_END: Final = ". "  # FAT and NTFS drop them from a name
 _PARTS: Final = frozenset({"HEAD", "commondir", "objects", "refs"})
+_DATA: Final = "objects"
 _TELLING: Final = frozenset(letter for name in (*_GIT_NAMES, *_PARTS) for letter in (name[0].lower(), name[0].upper()))
 """First letters of every name that matters by itself, in plain letters."""
 _LOOK_AT_CLOCK: Final = 1024  # entries between two looks at the clock
@@ -90,6 +92,11 @@ class Memory:
 def is_git_name(name: str) -> bool:
     """Return whether git, on some filesystem, takes `name` for `.git`."""
     return fold(name).rstrip(_IGNORED_AT_THE_END) in _GIT_NAMES
+
+
+@functools.lru_cache(maxsize=64)  # what lies in one directory is looked at together
+def _lies_in_git(directory: str) -> bool:
+    return any(map(is_git_name, directory.split("/")))
 
 
 def scan(root: Root, *, hidden: Sequence[str], protected: Sequence[str], memory: Memory | None = None) -> Inventory:
@@ -189,11 +196,7 @@ class _Scan:
     def _see_all(self, directory: str, stamp: Stamp, names: Iterable[os.DirEntry[str]]) -> _Listed:
         prefix = "" if directory == "." else directory + "/"
         first = directory.partition("/")[0]
-        plain = bool(prefix) and not (
-            self._hidden.name_places_below(first)
-            or self._protected.name_places_below(first)
-            or self._protected.cover_folded(first, directory)
-        )
+        plain = bool(prefix) and not (self._hidden.name_places_below(first) or self._protected.name_places_below(first))
         count = 0
         below: list[str] = []
         noted: list[tuple[str, Kind]] = []
@@ -254,7 +257,8 @@ class _Scan:
         """
         above, _, name = path.rpartition("/")
         noted = kind == "special"
-        if name in _PARTS:
+        is_of_git = _lies_in_git(above)
+        if name in _PARTS and not is_of_git:
             self._parts.setdefault(above or ".", set()).add(name)
             noted = True
         if kind == "special":
@@ -264,17 +268,17 @@ class _Scan:
             if kind != "link":  # a link tells only where it leads; that is visible or is not by itself
                 self._found["directories" if kind == "directory" else "files"].append(path)
             return True, False
+        if is_of_git:  # what of it may be written is decided for the whole; its data is much, and under names of git's
+            return (True, False) if name == _DATA else (noted, True)
         if is_git_name(name):
             self._note_git(path, kind)
-            return True, False
+            return True, True
         if self._protected.cover_folded(first, path):
-            if kind != "link":
-                self._found["protected"].append(path)
-            elif not (above and self._hidden and self._protected.cover_folded(first, above)):
-                self._links.append(path)
-            # Below a protected directory nothing can be changed, no link either; a hidden file must still be found
-            # there.
-            return True, bool(self._hidden)
+            # Below a protected directory nothing can be changed, no link either; but a hidden file or a socket is one.
+            if above and self._protected.cover_folded(first, above):
+                return noted, True
+            (self._links if kind == "link" else self._found["protected"]).append(path)
+            return True, True
         return noted, True
 
     def _note_git(self, path: str, kind: Kind) -> None:

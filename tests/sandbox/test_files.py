@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -190,6 +191,33 @@ def test_a_socket_in_the_workspace_cannot_be_reached(cage: Cage) -> None:
         script = "use IO::Socket::UNIX; print IO::Socket::UNIX->new(Peer => 'host.sock') ? 'reached' : 'refused'"
         assert cage.plainly(["/usr/bin/perl", "-e", script]).out == "reached"
         assert cage.perl(script).out == "refused"
+
+
+@pytest.mark.parametrize("git", ["read_only", "commit", "unprotected"])
+@pytest.mark.parametrize("place", [".git", "deep/.git", ".git/modules/one", "tools/deep"])
+def test_a_socket_where_nothing_can_be_changed_cannot_be_reached_either(cage: Cage, place: str, git: Any) -> None:
+    for name in ("HEAD", "config", "hooks/pre-commit"):
+        cage.put(f".git/{name}", "")
+    path = cage.folder(place) / "host.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        path.chmod(0o777)
+        listener.listen()
+        script = (
+            f"use IO::Socket::UNIX; print IO::Socket::UNIX->new(Peer => '{place}/host.sock') ? 'reached' : 'refused'"
+        )
+        assert cage.plainly(["/usr/bin/perl", "-e", script]).out == "reached"
+        assert cage.having(git=git).run(["/usr/bin/perl", "-e", script], protected=("/tools/",)).out == "refused"
+
+
+@pytest.mark.parametrize("git", ["read_only", "commit", "unprotected"])
+def test_what_is_hidden_in_a_git_directory_is(cage: Cage, git: Any) -> None:
+    for name in ("HEAD", "config", "hooks/pre-commit", "deploy.pem", "private/key"):
+        cage.put(f".git/{name}", "canary\n")
+    script = "cat .git/config .git/deploy.pem .git/private/key"
+    assert cage.having(git=git).sh(script).out == "canary\n" * 3
+    assert cage.having(git=git, hidden_paths=(".git/config", "*.pem", "**/private/")).sh(script).out == ""
+    assert (cage.root / ".git/config").read_text() == "canary\n"
 
 
 def test_a_private_socket_between_processes_inside_works(cage: Cage) -> None:

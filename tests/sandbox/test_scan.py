@@ -83,23 +83,21 @@ def slowly(root: Root, hidden: tuple[str, ...], protected: tuple[str, ...]) -> d
     }
 
     def leave_out(entry: Entry) -> bool:
-        name = entry.path.rpartition("/")[2]
+        above, _, name = entry.path.rpartition("/")
         if entry.kind == "special":
             found["sockets"].add(entry.path)
         if hides.covers(entry.path):
             if entry.kind != "link":
                 found["hidden_directories" if entry.kind == "directory" else "hidden_files"].add(entry.path)
             return True
+        if any(map(scan.is_git_name, above.split("/"))):
+            return name == "objects"
         if scan.is_git_name(name):
             if entry.kind != "special":
                 found["links" if entry.kind == "link" else "git"].add(entry.path)
-            return True
-        if protects.covers_folded(entry.path):
-            above = entry.path.rpartition("/")[0]
-            if entry.kind == "link" and above and protects.covers_folded(above):
-                return True  # in a directory that nobody can change
+        # In a directory that is protected nobody can change anything.
+        elif protects.covers_folded(entry.path) and not (above and protects.covers_folded(above)):
             found["links" if entry.kind == "link" else "protected"].add(entry.path)
-            return not hides
         return False
 
     for _ in root.walk(skip=leave_out):
