@@ -56,8 +56,18 @@ def below(root: str) -> Found:
     files: set[str] = set()
     for entry in table():
         if entry.point.startswith(prefix):
-            (directories if os.path.isdir(entry.point) else files).add(entry.point[len(prefix) :])
+            (directories if _is_directory(entry.point) else files).add(entry.point[len(prefix) :])
     return Found(tuple(sorted(directories)), tuple(sorted(files)))
+
+
+def _is_directory(point: str) -> bool:
+    """Return whether a mount is one of a directory, without a word to its filesystem: a dead one has no answer, one of
+    another account's (FUSE) refuses root's, and a hung one never comes back."""
+    try:
+        os.close(os.open(point, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
 
 
 class Host:

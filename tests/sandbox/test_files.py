@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import socket
@@ -445,6 +446,20 @@ def test_a_mount_below_the_root_is_masked_unless_allowed(cage: Cage) -> None:
         assert cage.having(allow_submounts=True).sh("cat mounted/file").out == "seen\n"
     finally:
         subprocess.run(["/usr/bin/umount", str(point)], check=True)
+
+
+def test_a_mount_whose_filesystem_is_dead_leaves_the_workspace_alive(cage: Cage) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount something below a root, and this run is not root's")
+    point = cage.folder("dead")
+    server = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    options = f"fd={server},rootmode=40000,user_id=0,group_id=0".encode()
+    assert ctypes.CDLL(None).mount(b"none", os.fsencode(point), b"fuse", 0, options) == 0
+    os.close(server)
+    try:
+        assert cage.sh("ls dead; echo alive").out == "alive\n"
+    finally:
+        subprocess.run(["/usr/bin/umount", "-l", str(point)], check=True)
 
 
 @pytest.mark.parametrize("bubblewrap", bubblewraps())
