@@ -12,7 +12,7 @@ from sqlite_utils import Database, Migrations
 APPLICATION_ID: Final = 0x43445350
 # "CDSP" in SQLite's header: how a CodeSpace database is told from any other file.
 
-VERSION: Final = 6
+VERSION: Final = 7
 # The number of migrations below, in SQLite's user_version: a higher one means a newer CodeSpace.
 
 MIGRATIONS: Final = Migrations("codespace")
@@ -57,6 +57,13 @@ def m005_roots_of_works(db: Database) -> None:
 def m006_waiting_holds(db: Database) -> None:
     """Count and sweep what waits by an index alone: each row lies behind a body of up to megabytes."""
     for statement in _M006:
+        db.execute(statement)
+
+
+@MIGRATIONS()
+def m007_operations_of_holds(db: Database) -> None:
+    """Find what a hold was resumed as without a look at all of history."""
+    for statement in _M007:
         db.execute(statement)
 
 
@@ -135,3 +142,5 @@ _M006: Final = (
     """CREATE INDEX holds_waiting ON holds (state, expires_at, workspace_id)""",
     """DROP INDEX holds_state""",
 )
+
+_M007: Final = ("""CREATE INDEX operations_approval ON operations (approval_id) WHERE approval_id IS NOT NULL""",)

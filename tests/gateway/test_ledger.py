@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -380,3 +381,28 @@ async def test_a_chain_that_two_daemons_wrote_at_once_is_sound(tmp_path: Path) -
         assert sum(before != after for before, after in itertools.pairwise(order)) >= 2  # they overlapped
         verdict = await other.store.read(audit.verify)
         assert (verdict.ok, verdict.events) == (True, 150)
+
+
+async def test_no_patch_and_no_command_looks_through_all_of_history() -> None:
+    """By how SQLite would find what it is asked: among a hundred thousand operations each look would take 50 ms."""
+    asked: list[str] = []
+    async with open_bench(":memory:") as bench:
+        await bench.store.write(lambda db: db.conn.set_trace_callback(asked.append))
+        await bench.ledger.mint(operation(), tolerated=())
+        await bench.ledger.by_approval("appr-1")
+        await bench.ledger.unfinished(["inst-1"])
+        await bench.store.write(lambda db: db.conn.set_trace_callback(None))
+        looks = [sql for sql in asked if "FROM operations WHERE" in sql]
+
+        def plan(db: Database, sql: str) -> str:
+            return " ".join(row[-1] for row in db.execute(f"EXPLAIN QUERY PLAN {sql}"))
+
+        plans = [await bench.store.read(partial(plan, sql=sql)) for sql in looks]
+    assert [next((name for name in FAST if name in each), each) for each in plans] == [
+        "operations_unfinished",
+        "operations_approval",
+        "operations_unfinished",
+    ]
+
+
+FAST = ("operations_unfinished", "operations_approval")
