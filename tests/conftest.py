@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -45,6 +46,11 @@ BOTH_RUNNERS = ("gateway/test_execution.py", "gateway/test_undo.py")
 
 processes.adopt_orphans()
 ports.claim()
+
+# Programs under test hear signals as one that a terminal starts, also where a shell put the suite into the background
+# or `nohup` before it: what is ignored is inherited.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A loaded machine must not change what a property says: time is the business of the benchmarks.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
