@@ -7,24 +7,68 @@ put another in its place, or show the same one twice, could choose what runs.
 from __future__ import annotations
 
 import json
+import math
 import os
 import posixpath
 import stat
 import time
-from dataclasses import asdict
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any, Final, get_args
 
 from codespace import limits
+from codespace.contract import Workspace
 from codespace.sandbox.plan import Kind, Mount, Plan, Quota
 from codespace.sandbox.system import Masks
 
 PROTOCOL: Final = 1
 _KINDS: Final = get_args(Kind)
 _NAMES: Final = frozenset(Plan.__slots__)
+_GIT: Final = ("read_only", "commit", "unprotected")
+_WRONG: Final = (ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RecursionError)
+# What a document of another shape, or with other values, ends in.
 
 
 class BadPlan(Exception):
-    """The file is not a plan that may be run; nothing was run. The text says why."""
+    """No plan that may be run, or no order that one is made for; nothing was done. The text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a plan is asked for."""
+
+    workspace: Workspace
+    command: tuple[str, ...]
+    cwd: str
+    env: Mapping[str, str]
+    protected: tuple[str, ...]
+
+
+def order_from(data: bytes) -> Order:
+    """Return what `prepare` was given, each value checked: one that is misspelt must not be a weaker one.
+
+    Raises: BadPlan.
+    """
+    try:
+        fields = json.loads(data)
+        _only(fields, ("workspace", "command", "cwd", "env", "protected"))
+        named = fields["workspace"]
+        _only(named, ("root", "git", "hidden_paths", "readable_paths", "allow_submounts"))
+        workspace = Workspace(
+            id="run",
+            root=_absolute(named["root"]),
+            profile="workspace-write",
+            git=_choice(named.get("git", "read_only"), _GIT),
+            hidden_paths=_texts(named.get("hidden_paths", [])),
+            readable_paths=_paths(named.get("readable_paths", [])),
+            allow_submounts=_flag(named.get("allow_submounts", False)),
+        )
+        env, protected = _env(fields.get("env", {})), _texts(fields.get("protected", []))
+        return Order(workspace, _command(fields["command"]), _text(fields.get("cwd", ".")), env, protected)
+    except KeyError as missing:
+        raise BadPlan(f"the request is not complete ({missing})") from missing
+    except _WRONG as error:
+        raise BadPlan(f"the request is not complete ({type(error).__name__}: {error})") from error
 
 
 def write(path: str, plan: Plan, bubblewrap: str) -> None:
@@ -58,7 +102,7 @@ def take(path: str) -> tuple[Plan, str]:
         raise BadPlan("it is too large")
     try:
         return _read(json.loads(data))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except _WRONG as error:
         raise BadPlan(f"it is not what `prepare` writes ({type(error).__name__}: {error})") from error
 
 
@@ -91,7 +135,7 @@ def plan_from(fields: Any) -> Plan:
         root=_absolute(fields["root"]),
         cwd=_absolute(fields["cwd"]),
         command=_command(fields["command"]),
-        env={_text(name): _text(value) for name, value in dict(fields["env"]).items()},
+        env=_env(fields["env"]),
         mounts=tuple(Mount(_choice(mount["kind"], _KINDS), _absolute(mount["path"])) for mount in fields["mounts"]),
         readable=_paths(fields["readable"]),
         writable=_paths(fields["writable"]),
@@ -113,12 +157,30 @@ def _command(value: Any) -> tuple[str, ...]:
     return command
 
 
+def _only(fields: Any, names: Collection[str]) -> None:
+    if unknown := set(fields) - {*names}:
+        raise ValueError(f"unknown: {sorted(unknown)}")
+
+
+def _env(value: Any) -> dict[str, str]:
+    env = {_text(name): _text(text) for name, text in value.items()}
+    if wrong := [name for name in env if not name or "=" in name]:
+        raise ValueError(f"{wrong[0]!r} is no name of a variable")
+    return env
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is no list")
+    return tuple(_text(item) for item in value)
+
+
 def _quota(fields: Any) -> Quota:
     most = {name: fields[name] for name in Quota.__slots__}
     for name, value in most.items():
         if value is None and name != "tmp_bytes":
             continue
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
             raise ValueError(f"{name} is {value!r}")
         if name != "cpu_seconds":
             _whole(value)

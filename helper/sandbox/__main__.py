@@ -16,9 +16,8 @@ import os
 import signal
 import sys
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Final
 
-from codespace.contract import Workspace
 from codespace.display import display
 from codespace.errors import Refusal
 from codespace.sandbox import binaries, foreground, planfile, seccomp, spawn
@@ -29,7 +28,6 @@ from codespace.sandbox.plan import Plan
 NOT_RUN: Final = 125
 TRY_AGAIN: Final = 75
 _TERMINATING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_WORKSPACE: Final = ("root", "git", "hidden_paths", "readable_paths", "allow_submounts")
 
 
 def main() -> int:
@@ -77,21 +75,14 @@ def _probe(bwrap: str | None) -> int:
 
 
 def _prepare(bwrap: str | None, path: str) -> int:
-    request: Any = json.load(sys.stdin)
-    try:
-        chosen = {name: request["workspace"][name] for name in _WORKSPACE if name in request["workspace"]}
-        for name in ("hidden_paths", "readable_paths"):
-            chosen[name] = tuple(chosen.get(name, ()))
-        workspace = Workspace(id="run", profile="workspace-write", **chosen)
-        prepared = Sandbox(bwrap).prepare(
-            workspace,
-            command=request["command"],
-            cwd=request.get("cwd", "."),
-            env={"HOME": HOME, **request.get("env", {})},
-            protected=request.get("protected", ()),
-        )
-    except (KeyError, TypeError, AttributeError) as problem:
-        return _complain(f"the request is not complete ({problem})")
+    order = planfile.order_from(sys.stdin.buffer.read())
+    prepared = Sandbox(bwrap).prepare(
+        order.workspace,
+        command=order.command,
+        cwd=order.cwd,
+        env={"HOME": HOME, **order.env},
+        protected=order.protected,
+    )
     planfile.write(path, prepared.plan, prepared.equipment.bubblewrap)
     return 0
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from codespace.sandbox.plan import Quota
 
 from .cage import PATH, Cage, accounts, bubblewraps, caged
 
@@ -95,6 +99,11 @@ def test_a_plan_that_is_not_its_owners_alone_is_not_run(cage: Cage) -> None:
         ({"quota": {}}, "KeyError"),
         ({"tty": "yes"}, "true or false"),
         ({"env": {"A": 1}}, "text"),
+        ({"env": {"A=B": "c"}}, "no name"),
+        ({"identity": [1]}, "IndexError"),
+        ({"quota": asdict(Quota()) | {"cpu_seconds": math.nan}}, "cpu_seconds"),
+        ({"quota": asdict(Quota()) | {"cpu_seconds": math.inf}}, "cpu_seconds"),
+        ({"written_at": 10**400}, "OverflowError"),
         ({"bubblewrap": "/tmp/bwrap"}, "may be used"),
     ],
 )
@@ -122,6 +131,34 @@ def test_prepare_writes_over_nothing_and_says_what_is_missing(cage: Cage) -> Non
     assert helper("prepare", "--plan", str(plan), stdin=json.dumps(request)).returncode == 125
     for broken in ({}, {"workspace": {"root": str(cage.root)}}, {"workspace": {}, "command": ["true"]}):
         assert "not complete" in helper("prepare", "--plan", str(cage.base / "new"), stdin=json.dumps(broken)).stderr
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"workspace": {"git": "readonly"}},
+        {"workspace": {"hidden_paths": ".env"}},
+        {"workspace": {"hiden_paths": [".env"]}},
+        {"workspace": {"allow_submounts": "no"}},
+        {"workspace": {"root": "relative"}},
+        {"command": "touch ran"},
+        {"protected": "/.mcp.json"},
+        {"env": {"A=B": "c"}},
+        {"env": []},
+    ],
+)
+def test_prepare_takes_nothing_misspelt_for_something_weaker(cage: Cage, wrong: dict[str, Any]) -> None:
+    request: dict[str, Any] = {"workspace": {"root": str(cage.root)}, "command": ["true"]}
+    request |= wrong | {"workspace": request["workspace"] | wrong.get("workspace", {})}
+    done = helper("prepare", "--plan", str(cage.base / "new"), stdin=json.dumps(request))
+    assert (done.returncode, "not complete" in done.stderr, "Traceback" in done.stderr) == (125, True, False)
+    assert not (cage.base / "new").exists()
+
+
+@pytest.mark.parametrize("text", ["", "no JSON", "[]", "null", "[" * 100_000])
+def test_prepare_says_of_what_is_no_request_that_nothing_was_made(cage: Cage, text: str) -> None:
+    done = helper("prepare", "--plan", str(cage.base / "new"), stdin=text)
+    assert (done.returncode, "Traceback" in done.stderr) == (125, False)
 
 
 def test_a_run_that_is_told_to_end_ends_its_command(cage: Cage) -> None:
