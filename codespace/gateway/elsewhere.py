@@ -12,7 +12,7 @@ from typing import Any, Final
 import trio
 
 from codespace import limits
-from codespace.contract import Encoding, Kept, ProcessState, Runner, Stream, Workspace
+from codespace.contract import Encoding, Kept, ProcessState, Runner, Stream
 from codespace.errors import Refusal
 from codespace.gateway import policy, trail
 from codespace.gateway.instances import Instances
@@ -59,7 +59,7 @@ class Elsewhere:
     async def find(self, process_id: str) -> Operation:
         """Return the operation of a process that can still be asked about. Raises: Refusal PROCESS_NOT_FOUND."""
         operation = await self._ledger.by_process(process_id)
-        if operation is None or operation.state in _NEVER_RAN or self._workspace(operation) is None:
+        if operation is None or operation.state in _NEVER_RAN or self._registry.of_root(operation.root) is None:
             raise Refusal(
                 "PROCESS_NOT_FOUND", "No process of this id is known in a workspace of yours.", process_id=process_id
             )
@@ -143,7 +143,8 @@ class Elsewhere:
             for operation in await self._commands()
             if operation.process_id is not None and operation.process_id not in but
             if operation.state not in _NEVER_RAN
-            if (workspace := self._workspace(operation)) is not None and workspace_id in (None, workspace.id)
+            if (workspace := self._registry.of_root(operation.root)) is not None
+            and workspace_id in (None, workspace.id)
             if not self._is_past_retention(operation)
         ]
         ended = [operation for operation in found if operation.state in _FINAL]
@@ -156,7 +157,7 @@ class Elsewhere:
         Raises: Refusal UNAUTHORIZED where the workspace is read-only here; TIMEOUT where its daemon does not do it.
         Cancel: it may still be ended.
         """
-        workspace = self._workspace(operation)
+        workspace = self._registry.of_root(operation.root)
         assert workspace is not None  # it was found
         policy.require_write(workspace)
         if operation.state not in _FINAL:
@@ -191,9 +192,6 @@ class Elsewhere:
         among = {operation.id for operation in newest}
         older = [each for each in reversed(unfinished) if each.kind == "exec" and each.id not in among]
         return [*newest, *older]
-
-    def _workspace(self, operation: Operation) -> Workspace | None:
-        return next((each for each in self._registry if each.root == operation.root), None)
 
     def _is_past_retention(self, operation: Operation) -> bool:
         ended = operation.finished_at
@@ -234,7 +232,7 @@ class Elsewhere:
         )
 
     def _described(self, operation: Operation, state: ProcessState) -> dict[str, Any]:
-        workspace = self._workspace(operation)
+        workspace = self._registry.of_root(operation.root)
         return process_view(state) | {
             "workspace_id": operation.workspace_id if workspace is None else workspace.id,
             "operation_id": operation.id,

@@ -30,7 +30,7 @@ from codespace.gateway.view import hold_view, known, shown_view
 from codespace.gateway.works import Works
 
 _SEND_IT_AGAIN: Final = (
-    "Nothing was done under this key until now, though a request under it may be held: send the same call with it "
+    "Nothing was done here under this key until now, though a request under it may be held: send the same call with it "
     "again, and it is done, or its hold is named."
 )
 
@@ -201,12 +201,12 @@ class Gate:
         self, caller: Caller, *, operation_id: str | None, operation_key: str | None
     ) -> dict[str, Any]:
         self._require_open()
-        operation = await self._operation(operation_id, operation_key)
+        operation, workspace = await self._operation(operation_id, operation_key)
         status: dict[str, Any] = {
             "operation_id": operation.id,
             "kind": operation.kind,
             "status": operation.state,
-            "workspace_id": operation.workspace_id,
+            "workspace_id": workspace.id,
             "created_at": operation.created_at,
             "finished_at": operation.finished_at,
             "files": list(operation.files),
@@ -216,7 +216,7 @@ class Gate:
             "events": [known(event) for event in await self._ledger.events(operation.id)],
         }
         if operation.kind == "patch" and operation.state == "applied":
-            status["still_current"] = await self._still_current(operation)
+            status["still_current"] = await self._patching.still_current(workspace, operation)
         return {name: value for name, value in status.items() if value is not None}
 
     async def operation_undo(self, caller: Caller, *, operation_id: str, operation_key: str | None) -> dict[str, Any]:
@@ -226,17 +226,15 @@ class Gate:
 
     async def _workspace_of(self, operation_id: str) -> str:
         self._require_open()
-        return require_undoable(await self._ledger.get(operation_id)).workspace_id
+        operation, workspace = await self._operation(operation_id, None)
+        require_undoable(operation)
+        return workspace.id
 
-    async def _still_current(self, operation: Operation) -> bool | None:
-        """Return None where it cannot be seen; what is recorded is told all the same."""
-        try:
-            workspace = self._registry.find(operation.workspace_id)
-        except Refusal:
-            return None
-        return await self._patching.still_current(workspace, operation)
+    async def _operation(self, operation_id: str | None, operation_key: str | None) -> tuple[Operation, Workspace]:
+        """Return an operation that agents here may know of, like processes: one in a directory that is registered here.
 
-    async def _operation(self, operation_id: str | None, operation_key: str | None) -> Operation:
+        Raises: Refusal OPERATION_NOT_FOUND, INVALID_ARGUMENT.
+        """
         if operation_id is not None and operation_key is None:
             operation = await self._ledger.get(operation_id)
         elif operation_key is not None and operation_id is None:
@@ -247,13 +245,14 @@ class Gate:
                 "Exactly one of operation_id and operation_key is needed.",
                 details={"argument": "operation_id"},
             )
-        if operation is None:
+        workspace = None if operation is None else self._registry.of_root(operation.root)
+        if operation is None or workspace is None:
             raise Refusal(
                 "OPERATION_NOT_FOUND",
-                "No such operation is recorded.",
+                "No such operation is recorded in a workspace of yours.",
                 next_step=None if operation_key is None else _SEND_IT_AGAIN,
             )
-        return operation
+        return operation, workspace
 
     # --- commands ---
 

@@ -21,6 +21,10 @@ class Registry:
     def knows(self, workspace_id: str) -> bool:
         return workspace_id in self._workspaces
 
+    def of_root(self, root: str) -> Workspace | None:
+        """Return the workspace of a directory: records are known by it, an id may be another directory's elsewhere."""
+        return next((each for each in self if each.root == root), None)
+
     def find(self, workspace_id: str | None) -> Workspace:
         """Return the workspace; without an id, the only one there is.
 
