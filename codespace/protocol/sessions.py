@@ -1,15 +1,17 @@
 """MCP over HTTP as one ASGI application: the SDK's session manager, bound to who asks, with an ordered end.
 
-It checks no Host, Origin or token: a door stands before it and says in the scope who was let in.
+It checks no Host, Origin or token: a door stands before it, says in the scope who was let in, and bounds the body. What
+the SDK would never answer is refused here: no message, and an id that another request of the session has at the moment.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any, Final
 
+import mcp_types as types
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.lowlevel import Server
@@ -18,6 +20,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from codespace import limits
+from codespace.protocol.message import NoMessage, read, refusal
 
 IDENTITY: Final = "codespace.identity"
 """Key of the ASGI scope under which the door says who was let in: a name, never a token."""
@@ -30,13 +33,46 @@ class Sessions:
 
     def __init__(self, manager: StreamableHTTPSessionManager) -> None:
         self._manager = manager
+        self._under_way = set[tuple[bytes, str]]()
+        """Session and id of the requests that are not answered yet."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one HTTP request; a session answers only the identity that opened it."""
         token = AccessToken(token="-", client_id=scope[IDENTITY], scopes=[])  # noqa: S106 - no token: a name
+        scope = {**scope, "user": AuthenticatedUser(token)}
+        if scope["method"] != "POST":
+            await self._manager.handle_request(scope, receive, send)
+            return
+        body = await _body(receive)
+        if body is None:
+            return
+        try:
+            await self._post(scope, read(body), _first(body, receive), send)
+        except NoMessage as problem:
+            await _answer(send, problem.answer)
+
+    async def _post(self, scope: Any, message: types.JSONRPCMessage, receive: Any, send: Any) -> None:
+        """Serve a message. Raises: NoMessage where it asks under an id whose answer is under way."""
         if _opens_a_session(scope):
             await self._make_room()
-        await self._manager.handle_request({**scope, "user": AuthenticatedUser(token)}, receive, send)
+        session = _session(scope)
+        if session is None or not isinstance(message, types.JSONRPCRequest):
+            await self._manager.handle_request(scope, receive, send)
+            return
+        key = session, str(message.id)  # as the SDK has them: it would give one answer to the other's request
+        if key in self._under_way:
+            why = "A request of this id is under way in this session."
+            raise NoMessage(refusal(message.id, types.INVALID_REQUEST, why))
+        with ExitStack() as answering:
+            self._under_way.add(key)
+            answering.callback(self._under_way.discard, key)
+
+            async def tell(part: Any) -> None:
+                if part["type"] == "http.response.body" and not part.get("more_body", False):
+                    answering.close()  # before the client has it all, and may use the id again
+                await send(part)
+
+            await self._manager.handle_request(scope, receive, tell)
 
     def close_streams(self) -> None:
         """End the streams on which clients only listen: they would hold an ordered stop to its deadline."""
@@ -82,9 +118,47 @@ async def open_sessions(server: Server[Any]) -> AsyncIterator[Sessions]:
         yield Sessions(manager)
 
 
+async def _body(receive: Any) -> bytes | None:
+    """Return the whole body; None where the client has left."""
+    parts: list[bytes] = []
+    more = True
+    while more:
+        part = await receive()
+        if part["type"] != "http.request":
+            return None
+        parts.append(part.get("body", b""))
+        more = part.get("more_body", False)
+    return b"".join(parts)
+
+
+def _first(body: bytes, receive: Any) -> Any:
+    """Return a `receive` that gives the body, then whatever comes after it."""
+    waiting = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> Any:
+        return waiting.pop() if waiting else await receive()
+
+    return again
+
+
+async def _answer(send: Any, answer: types.JSONRPCError) -> None:
+    content = answer.model_dump_json(by_alias=True, exclude_unset=True).encode("utf-8")
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode("ascii"))]
+    await send({"type": "http.response.start", "status": 400, "headers": headers})
+    await send({"type": "http.response.body", "body": content})
+
+
 def _opens_a_session(scope: Any) -> bool:
-    """Return whether the SDK will: later revisions have none."""
-    headers = dict(scope["headers"])
-    revision = headers.get(_REVISION)
-    is_early = revision is None or revision.decode("latin-1") in HANDSHAKE_PROTOCOL_VERSIONS
-    return scope["method"] == "POST" and is_early and _SESSION not in headers
+    """Return whether the SDK will open one for what is posted: later revisions have none."""
+    return _is_early(scope) and _SESSION not in dict(scope["headers"])
+
+
+def _session(scope: Any) -> bytes | None:
+    """Return the name of the session that a request belongs to; later revisions have none."""
+    name: bytes | None = dict(scope["headers"]).get(_SESSION)
+    return name if _is_early(scope) else None
+
+
+def _is_early(scope: Any) -> bool:
+    revision = dict(scope["headers"]).get(_REVISION)
+    return revision is None or revision.decode("latin-1") in HANDSHAKE_PROTOCOL_VERSIONS

@@ -1,32 +1,25 @@
 """Serving one connection of newline-delimited JSON-RPC: between a door's lines and the SDK's streams.
 
-The SDK's own stdio transport reads in a thread that cannot be cancelled, has no limit on a line, and
-leaves a line that is no JSON-RPC unanswered; a client would wait for ever.
+The SDK's own stdio transport reads in a thread that cannot be cancelled, and has no limit on a line.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import anyio
 import mcp_types as types
 import trio
 from mcp.server.lowlevel import Server
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
 
 from codespace import limits
+from codespace.protocol.message import NoMessage, read, refusal, seen_id
 
 Send = Callable[[bytes], Awaitable[None]]
 IsClosed = Callable[[], bool]
-
-_ID_FIRST: Final = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(?:(\d{1,18})|"([^"\\]{1,200})")')
-_ID_LAST: Final = re.compile(rb'"id"\s*:\s*(?:(\d{1,18})|"([^"\\]{1,200})")\s*\}\s*\Z')
-# Where clients put a request's id; both can only match the outermost object of a well-formed line.
 
 
 class TooLong:
@@ -163,14 +156,12 @@ async def _read(
 def _understood(line: Line) -> tuple[types.JSONRPCMessage, bool]:
     """Return what a line says to the server; or the answer to a line that says nothing, and True."""
     if isinstance(line, TooLong):
-        return _too_long(line), True
+        why = f"The message is over {limits.REQUEST_BYTES} bytes."
+        return refusal(seen_id(line.head, line.tail), types.INVALID_REQUEST, why), True
     try:
-        message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-    except ValueError:
-        return _unreadable(line), True
-    if isinstance(message, types.JSONRPCNotification) and _asks_for_an_answer(line):
-        return _without_id(), True
-    return message, False
+        return read(line), False
+    except NoMessage as problem:
+        return problem.answer, True
 
 
 async def _done_unless_left(step: Callable[[], Awaitable[None]], pending: _Pending, is_closed: IsClosed) -> bool:
@@ -193,33 +184,3 @@ async def _write(from_server: Any, send: Send, pending: _Pending) -> None:
         text = message.model_dump_json(by_alias=True, exclude_unset=True)
         await send(text.encode("utf-8") + b"\n")
         pending.written(message)
-
-
-def _too_long(line: TooLong) -> types.JSONRPCError:
-    return _error(line.head, line.tail, types.INVALID_REQUEST, f"The message is over {limits.REQUEST_BYTES} bytes.")
-
-
-def _unreadable(line: bytes) -> types.JSONRPCError:
-    return _error(line[:1024], line[-1024:], types.PARSE_ERROR, "The line is no JSON-RPC message.")
-
-
-def _asks_for_an_answer(line: bytes) -> bool:
-    """Return whether what reads as a notification has an id all the same: one that is neither text nor integer."""
-    return b'"id"' in line and "id" in json.loads(line)
-
-
-def _without_id() -> types.JSONRPCError:
-    error = types.ErrorData(
-        code=types.INVALID_REQUEST, message="A request's id is a text or an integer. Nothing was done."
-    )
-    return types.JSONRPCError(jsonrpc="2.0", id=None, error=error)
-
-
-def _error(head: bytes, tail: bytes, code: int, message: str) -> types.JSONRPCError:
-    """Return an error for a message that was not decoded, to its id where that can be seen."""
-    found = _ID_FIRST.match(head) or _ID_LAST.search(tail)
-    id: types.RequestId | None = None
-    if found is not None:
-        id = int(found[1]) if found[1] else found[2].decode("utf-8", "replace")
-    error = types.ErrorData(code=code, message=f"{message} Nothing was done.")
-    return types.JSONRPCError(jsonrpc="2.0", id=id, error=error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -30,12 +30,20 @@ PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 class Answer:
     status: int
     session: str | None
+    error: tuple[Any, int] | None
+    """Id and code of an error that is the whole answer."""
 
 
 async def post(
-    sessions: Sessions, message: dict[str, Any], *, identity: str, session: str | None = None, revision: str = ""
+    sessions: Sessions,
+    message: Any,
+    *,
+    identity: str,
+    session: str | None = None,
+    revision: str = "",
+    at_end: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
 ) -> Answer:
-    """Send one request as the door would pass it on."""
+    """Send one request as the door would pass it on; `at_end` is awaited where its answer is whole."""
     headers = [(b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream")]
     if revision:
         headers.append((b"mcp-protocol-version", revision.encode()))
@@ -53,15 +61,22 @@ async def post(
 
     async def send(message: Any) -> None:
         sent.append(message)
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            await at_end()
 
     await sessions(scope | {IDENTITY: identity, "http_version": "1.1"}, receive, send)
-    opened = dict(sent[0]["headers"]).get(b"mcp-session-id")
-    return Answer(sent[0]["status"], None if opened is None else opened.decode())
+    headers = dict(sent[0]["headers"])
+    opened = headers.get(b"mcp-session-id")
+    body = b"".join(part["body"] for part in sent[1:])
+    told = json.loads(body) if body and headers[b"content-type"] == b"application/json" else {}
+    error = (told["id"], told["error"]["code"]) if "error" in told else None
+    return Answer(sent[0]["status"], None if opened is None else opened.decode(), error)
 
 
 @asynccontextmanager
-async def served() -> AsyncIterator[Sessions]:
-    async with open_sessions(build_server(as_tools(FakeTools()), version="0", transport="http")) as sessions:
+async def served(fake: FakeTools | None = None) -> AsyncIterator[Sessions]:
+    tools = as_tools(FakeTools() if fake is None else fake)
+    async with open_sessions(build_server(tools, version="0", transport="http")) as sessions:
         yield sessions
 
 
@@ -131,3 +146,60 @@ async def listen(sessions: Sessions, session: str | None) -> None:
         await trio.lowlevel.checkpoint()
 
     await sessions(scope | {IDENTITY: "bearer", "http_version": "1.1"}, receive, send)
+
+
+async def test_an_id_that_is_neither_text_nor_integer_is_refused_and_not_taken_for_a_notification() -> None:
+    async with served() as sessions:
+        opened = await post(sessions, INITIALIZE, identity="bearer")
+        for id in (None, 1.5, True, []):
+            answer = await post(sessions, PING | {"id": id}, identity="bearer", session=opened.session)
+            assert (answer.status, answer.error) == (400, (None, -32600)), id
+        told = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        assert (await post(sessions, told, identity="bearer", session=opened.session)).status == 202
+
+
+async def test_what_is_no_message_is_answered_alike_in_every_era() -> None:
+    async with served() as sessions:
+        opened = await post(sessions, INITIALIZE, identity="bearer")
+        for body, error in (([PING], (None, -32600)), (PING | {"method": 5}, (1, -32600)), ("", (None, -32600))):
+            early = await post(sessions, body, identity="bearer", session=opened.session)
+            late = await post(sessions, body, identity="bearer", revision="2026-07-28")
+            assert (early.status, early.error) == (late.status, late.error) == (400, error)
+
+
+async def test_an_id_that_is_under_way_is_refused_until_its_answer_is_given() -> None:
+    fake = FakeTools()
+    arguments = {"command": ["sleep"], "wait_seconds": 50}
+    call = PING | {"method": "tools/call", "params": {"name": "exec_command", "arguments": arguments}}
+    async with served(fake) as sessions, trio.open_nursery() as nursery:
+        opened, other = [(await post(sessions, INITIALIZE, identity="bearer")).session for _ in range(2)]
+        answers: list[Answer] = []
+        nursery.start_soon(keep, answers, sessions, call, opened)
+        await fake.waiting.wait()
+        for id in (1, "1"):
+            again = await post(sessions, PING | {"id": id}, identity="bearer", session=opened)
+            assert (again.status, again.error) == (400, (id, -32600))
+        assert (await post(sessions, PING | {"id": 2}, identity="bearer", session=opened)).status == 200
+        assert (await post(sessions, PING, identity="bearer", session=other)).status == 200
+        cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
+        await post(sessions, cancel, identity="bearer", session=opened)
+        with trio.fail_after(30):
+            while not answers:
+                await trio.testing.wait_all_tasks_blocked()
+        assert (await post(sessions, PING, identity="bearer", session=opened)).status == 200
+
+
+async def keep(answers: list[Answer], sessions: Sessions, message: Any, session: str | None) -> None:
+    answers.append(await post(sessions, message, identity="bearer", session=session))
+
+
+async def test_an_id_may_be_used_again_by_who_has_just_had_its_whole_answer() -> None:
+    async with served() as sessions:
+        opened = await post(sessions, INITIALIZE, identity="bearer")
+        answers: list[Answer] = []
+
+        async def again() -> None:
+            await keep(answers, sessions, PING, opened.session)
+
+        await post(sessions, PING, identity="bearer", session=opened.session, at_end=again)
+        assert [answer.status for answer in answers] == [200]

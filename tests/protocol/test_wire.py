@@ -180,15 +180,22 @@ async def _drain(wire: Wire) -> None:
     ("line", "id", "code"),
     [
         (b"junk", None, -32700),
-        (b'{"jsonrpc": "2.0", "id": 7, "method": 5}', 7, -32700),
-        (b'{"method": 5, "jsonrpc": "2.0", "id": "a"}', "a", -32700),
-        (b'{"params": {"id": 9}, "method": 5}', None, -32700),
-        (b'[{"jsonrpc": "2.0", "id": 3, "method": "ping"}]', None, -32700),
+        (b'{"jsonrpc": "2.0", "id": 7, "method": 5}', 7, -32600),
+        (b'{"jsonrpc": "2.0", "id": -7, "method": 5}', -7, -32600),
+        (b'{"method": 5, "jsonrpc": "2.0", "id": "a"}', "a", -32600),
+        (b'{"params": {"id": 9}, "method": 5}', None, -32600),
+        (b'[{"jsonrpc": "2.0", "id": 3, "method": "ping"}]', None, -32600),
+        (b'{"jsonrpc": "2.0", "id": 7', 7, -32700),
         (b"[" * 10_000, None, -32700),
         (b"\xff\xfe\x00", None, -32700),
         (TooLong(b'{"jsonrpc":"2.0","id":4,"method":"', b'"}}'), 4, -32600),
         (TooLong(b'{"method":"tools/call","params":{', b'"}},"jsonrpc":"2.0","id":"z"}'), "z", -32600),
         (TooLong(b'{"method":"tools/call","params":{"id":1,', b'"id":5}}'), None, -32600),
+        # the beginning of another number is no id: the request that has it would take the answer for its own
+        (b'{"jsonrpc": "2.0", "id": 1.5, "method": 5}', None, -32600),
+        (b'{"jsonrpc": "2.0", "id": 1e3, "method": 5}', None, -32600),
+        (b'{"jsonrpc": "2.0", "id": ' + b"7" * 5000 + b', "method": "ping"}', None, -32700),
+        (TooLong(b'{"jsonrpc":"2.0","id":1234567890123456789,"method":"', b'"}}'), None, -32600),
     ],
 )
 async def test_what_is_no_message_is_answered_to_its_id_where_that_can_be_seen(line: Line, id: Any, code: int) -> None:

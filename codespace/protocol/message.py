@@ -1,0 +1,69 @@
+"""What one line or one posted body says: a message for the SDK, or what is to be answered where it is none.
+
+The SDK leaves a line that is no JSON-RPC unanswered, and takes a request whose id is neither text nor integer for a
+notification; its client would wait for ever. Both doors read by this, so that both answer alike.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final
+
+import mcp_types as types
+from mcp_types import jsonrpc_message_adapter
+from pydantic import ValidationError
+
+_NUMBER: Final = rb"(-?\d{1,18})(?![\d.eE])"
+# One that goes on is another number, and its beginning may be the id of another request.
+_TEXT: Final = rb'"([^"\\]{1,200})"'
+_ID: Final = rb'"id"\s*:\s*(?:' + _NUMBER + rb"|" + _TEXT + rb")"
+_ID_FIRST: Final = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID)
+_ID_LAST: Final = re.compile(_ID + rb"\s*\}\s*\Z")
+# Where clients put a request's id; both can only match the outermost object of a well-formed line.
+_END_BYTES: Final = 1024
+
+
+class NoMessage(Exception):
+    """What was sent is no message; `answer` says so, to its id where that can be seen."""
+
+    def __init__(self, answer: types.JSONRPCError) -> None:
+        super().__init__(answer.error.message)
+        self.answer = answer
+
+
+def read(data: bytes) -> types.JSONRPCMessage:
+    """Return the one message that `data` is. Raises: NoMessage."""
+    try:
+        message = jsonrpc_message_adapter.validate_json(data, by_name=False)
+    except ValidationError as problem:
+        raise NoMessage(_unreadable(data, problem)) from None
+    if isinstance(message, types.JSONRPCNotification) and _asks_for_an_answer(data):
+        raise NoMessage(refusal(None, types.INVALID_REQUEST, "A request's id is a text or an integer."))
+    return message
+
+
+def refusal(id: types.RequestId | None, code: int, why: str) -> types.JSONRPCError:
+    """Return the answer to what was not handed on."""
+    return types.JSONRPCError(
+        jsonrpc="2.0", id=id, error=types.ErrorData(code=code, message=f"{why} Nothing was done.")
+    )
+
+
+def seen_id(head: bytes, tail: bytes) -> types.RequestId | None:
+    """Return the id of a message of which only both ends are known, or that is none; None where it cannot be seen."""
+    found = _ID_FIRST.match(head) or _ID_LAST.search(tail)
+    if found is None:
+        return None
+    return int(found[1]) if found[1] else found[2].decode("utf-8", "replace")
+
+
+def _unreadable(data: bytes, problem: ValidationError) -> types.JSONRPCError:
+    first = problem.errors(include_url=False, include_context=False, include_input=False)[0]
+    code = types.PARSE_ERROR if first["type"] == "json_invalid" else types.INVALID_REQUEST
+    return refusal(seen_id(data[:_END_BYTES], data[-_END_BYTES:]), code, "This is no JSON-RPC message.")
+
+
+def _asks_for_an_answer(data: bytes) -> bool:
+    """Return whether what reads as a notification has an id all the same: one that is neither text nor integer."""
+    return b'"id"' in data and "id" in json.loads(data)
