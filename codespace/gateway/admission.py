@@ -106,11 +106,15 @@ class Admission:
         return await self._holds.run_once(hold, lambda: driver.perform(request, hold))
 
     async def refuse_another_directory(self, hold: Hold, workspace: Workspace) -> None:
-        """Refuse a hold of another root than the workspace's id names here; of one that ended, only digests are left.
+        """Refuse a hold of another root than the workspace's id names here.
 
         Raises: Refusal APPROVAL_CONFLICT.
         """
-        if hold.body is None or await self._fingerprints.take(hold.tool, workspace, hold.body) == hold.fingerprint:
+        if hold.root is None and hold.body is not None:  # of before it was kept: the request itself still says it
+            is_here = await self._fingerprints.take(hold.tool, workspace, hold.body) == hold.fingerprint
+        else:
+            is_here = hold.root in (None, workspace.root)
+        if is_here:
             return
         raise Refusal(
             "APPROVAL_CONFLICT",

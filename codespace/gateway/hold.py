@@ -32,7 +32,7 @@ _SHORT: Final = "json_set(json_remove(shown, '$.diff', '$.stdin', '$.data'), '$.
 _OUTLINE: Final = (
     "id, tool, workspace_id, operation_key, fingerprint, state, '{}' AS body, "
     f"CASE WHEN length(shown) <= :most THEN shown ELSE {_SHORT} END AS shown, reason, expires_at, created_at, result, "
-    "approvals, instance_id, caller, decided_by, operation_id"
+    "root, approvals, instance_id, caller, decided_by, operation_id"
 )
 
 
@@ -60,6 +60,8 @@ class Hold:
     """The transport that the request came by."""
     decided_by: Authority | None = None
     operation_id: str | None = None
+    root: str | None = None
+    """Of its workspace. None in a row from before this was kept, where no operation tells it."""
 
     @property
     def expired(self) -> bool:
@@ -77,15 +79,16 @@ def insert(db: Database, row: Mapping[str, Any]) -> str | None:
     ).fetchone()
     if taken is not None:
         return str(taken[0])
-    _require_room(db, row["workspace_id"], row["created_at"])
+    _require_room(db, row["workspace_id"], row["root"], row["created_at"])
     db.table("holds").insert(dict(row))
     return None
 
 
-def _require_room(db: Database, workspace_id: str, now: float) -> None:
+def _require_room(db: Database, workspace_id: str, root: str, now: float) -> None:
     (waiting,) = db.execute(
-        "SELECT count(*) FROM holds WHERE workspace_id = ? AND state IN ('pending', 'granted') AND expires_at > ?",
-        (workspace_id, now),
+        "SELECT count(*) FROM holds WHERE workspace_id = ?1 AND coalesce(root, ?2) = ?2 "
+        "AND state IN ('pending', 'granted') AND expires_at > ?3",
+        (workspace_id, root, now),
     ).fetchone()
     if waiting >= limits.HOLDS_WAITING:
         raise Refusal(
@@ -159,4 +162,5 @@ def _hold(row: Mapping[str, Any]) -> Hold:
         caller=row["caller"],
         decided_by=row["decided_by"],
         operation_id=row["operation_id"],
+        root=row["root"],
     )

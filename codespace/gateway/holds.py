@@ -164,6 +164,7 @@ class Holds:
             "id": ids.mint(ids.APPROVAL),
             "tool": request.tool,
             "workspace_id": request.workspace.id,
+            "root": request.workspace.root,
             "operation_key": request.operation_key,
             "fingerprint": request.fingerprint,
             "state": "pending",

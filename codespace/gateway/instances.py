@@ -79,16 +79,15 @@ class Instances:
         Cancel: at once, also where the directory of one does not answer; its thread is left behind.
         Source: limits.LOCK_SECONDS, for each.
         """
-        rows = await self._store.read(_unended)
-        others = [_instance(row) for row in rows if row["id"] != self.own.id]
+        unended = await self._store.read(_unended)
+        others = [each for each in unended if each.id != self.own.id]
         return tuple([each for each in others if not await self._held(each)])
 
     async def lives(self, instance_id: str) -> bool:
         """Return whether a daemon is there; one that cannot be looked at counts as living. Cancel: as `dead`."""
         if instance_id == self.own.id:
             return True
-        rows = await self._store.read(_unended)
-        found = [_instance(row) for row in rows if row["id"] == instance_id]
+        found = await self._store.read(lambda db: _unended(db, instance_id))
         return bool(found) and await self._held(found[0])
 
     async def _held(self, instance: Instance) -> bool:
@@ -207,8 +206,9 @@ def _insert(db: Database, row: dict[str, Any]) -> None:
     db.table("instances").insert(row)
 
 
-def _unended(db: Database) -> list[dict[str, Any]]:
-    return list(db.table("instances").rows_where("ended_at IS NULL"))
+def _unended(db: Database, instance_id: str | None = None) -> list[Instance]:
+    named, values = ("", []) if instance_id is None else (" AND id = ?", [instance_id])
+    return [_instance(row) for row in db.table("instances").rows_where(f"ended_at IS NULL{named}", values)]
 
 
 def _set_ended(db: Database, instance_id: str, now: float) -> None:

@@ -204,20 +204,12 @@ class Ledger:
         """Return once every write that was called before is committed or was given up. Raises: STORE_UNAVAILABLE."""
         await self._store.read_behind_writes(lambda db: None)
 
-    async def list(
-        self, *, workspace_id: str | None = None, kind: Kind | None = None, limit: int = limits.LIST_ROWS
-    ) -> tuple[Operation, ...]:
+    async def list(self, *, kind: Kind | None = None, limit: int = limits.LIST_ROWS) -> tuple[Operation, ...]:
         """Return the newest operations first, at most limits.LIST_ROWS."""
-        return await self._store.read(
-            lambda db: operation_rows.many(
-                db,
-                "(?1 IS NULL OR workspace_id = ?1) AND (?2 IS NULL OR kind = ?2) "
-                "ORDER BY created_at DESC, rowid DESC LIMIT ?3",
-                workspace_id,
-                kind,
-                max(1, min(limit, limits.LIST_ROWS)),
-            )
-        )
+        where, values = ("1", ()) if kind is None else ("kind = ?", (kind,))
+        newest = f"{where} ORDER BY created_at DESC, rowid DESC LIMIT ?"
+        count = max(1, min(limit, limits.LIST_ROWS))
+        return await self._store.read(lambda db: operation_rows.many(db, newest, *values, count))
 
     async def events(self, subject: str) -> tuple[Event, ...]:
         """Return what happened to `subject`, oldest first."""
@@ -277,10 +269,10 @@ def _require_active(db: Database, work_id: str | None) -> None:
 
 def _require_settled(db: Database, operation: Operation, tolerated: Collection[str]) -> None:
     """Find what dead daemons left in a root; looked for in here, it costs no way to the database of its own."""
-    # The plus keeps SQLite from walking through all of history in the order of its times.
+    # Each plus keeps SQLite from walking through all of history: in the order of its times, or all of its patches.
     found = operation_rows.many(
         db,
-        "finished_at IS NULL AND kind = 'patch' AND root = ? AND (instance_id <> ? OR state = 'unknown') "
+        "finished_at IS NULL AND +kind = 'patch' AND root = ? AND (instance_id <> ? OR state = 'unknown') "
         "ORDER BY +created_at, rowid",
         operation.root,
         operation.instance_id,

@@ -155,7 +155,8 @@ class Operator:
                 "Scoped grants are for workspaces whose approvals are `operator`; nothing was granted.",
                 details={"argument": "scope"},
             )
-        return scopes.terms_of(hold, scope, root=workspace.root, path=path)
+        # The directory that was shown: the id may name another one here.
+        return scopes.terms_of(hold, scope, root=hold.root or workspace.root, path=path)
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from sqlite_utils import Database, Migrations
 APPLICATION_ID: Final = 0x43445350
 # "CDSP" in SQLite's header: how a CodeSpace database is told from any other file.
 
-VERSION: Final = 7
+VERSION: Final = 8
 # The number of migrations below, in SQLite's user_version: a higher one means a newer CodeSpace.
 
 MIGRATIONS: Final = Migrations("codespace")
@@ -64,6 +64,13 @@ def m006_waiting_holds(db: Database) -> None:
 def m007_operations_of_holds(db: Database) -> None:
     """Find what a hold was resumed as without a look at all of history."""
     for statement in _M007:
+        db.execute(statement)
+
+
+@MIGRATIONS()
+def m008_roots_of_holds_lists(db: Database) -> None:
+    """Say which directory a hold is of, as of a work, and list by indexes what history only gets longer by."""
+    for statement in _M008:
         db.execute(statement)
 
 
@@ -144,3 +151,16 @@ _M006: Final = (
 )
 
 _M007: Final = ("""CREATE INDEX operations_approval ON operations (approval_id) WHERE approval_id IS NOT NULL""",)
+
+_M008: Final = (
+    """ALTER TABLE holds ADD COLUMN root TEXT""",
+    """UPDATE holds SET root = (SELECT root FROM operations WHERE approval_id = holds.id)""",
+    """DROP INDEX holds_waiting""",
+    """CREATE INDEX holds_waiting ON holds (state, expires_at, workspace_id, root)""",
+    """CREATE INDEX operations_kind ON operations (kind, created_at)""",
+    """CREATE INDEX works_open ON works (workspace_id) WHERE state <> 'closed'""",
+    """CREATE INDEX intents_next ON intents (work_id) WHERE delivery = 'next_work' AND state IN ('draft', 'queued')""",
+    """DROP INDEX works_workspace""",
+    """CREATE INDEX instances_unended ON instances (id) WHERE ended_at IS NULL""",
+    """CREATE INDEX grants_listed ON grants (state = 'active', created_at)""",
+)

@@ -38,6 +38,8 @@ _COLUMNS: Final = tuple(field.name for field in fields(Work))
 _SELECT: Final = f"SELECT {', '.join(_COLUMNS)} FROM works"  # noqa: S608
 _INSERT: Final = f"INSERT INTO works ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608
 
+_OPEN: Final = "state <> 'closed'"  # word for word as in its index, or SQLite does not see that it may use it
+
 
 def insert(db: Database, work: Work) -> None:
     """Insert the work's row."""
@@ -57,14 +59,13 @@ def newest(db: Database, limit: int) -> tuple[Work, ...]:
 
 def closing(db: Database) -> tuple[Work, ...]:
     """Return the works that are ending, the oldest first."""
-    return _many(db, "state = 'closing' ORDER BY created_at, rowid")
+    return _many(db, f"{_OPEN} AND state = 'closing' ORDER BY +created_at, rowid")
 
 
-def count_open(db: Database, workspace_id: str) -> int:
-    """Return how many works of a workspace are not closed."""
-    (found,) = db.execute(
-        "SELECT count(*) FROM works WHERE workspace_id = ? AND state <> 'closed'", (workspace_id,)
-    ).fetchone()
+def count_open(db: Database, workspace: Workspace) -> int:
+    """Return how many works of a workspace are not closed; those of another directory under its id are not counted."""
+    sql = f"SELECT count(*) FROM works WHERE {_OPEN} AND workspace_id = ?1 AND coalesce(root, ?2) = ?2"  # noqa: S608
+    (found,) = db.execute(sql, (workspace.id, workspace.root)).fetchone()
     return int(found)
 
 

@@ -80,7 +80,7 @@ class Works:
         work = Work(ids.mint(ids.WORK), workspace.id, title, "active", self._wall_clock(), root=workspace.root)
 
         def write(db: Database) -> None:
-            self._require_room(db, workspace.id)
+            self._require_room(db, workspace)
             works.insert(db, work)
             said = {"workspace_id": workspace.id, "title_digest": self.digest(title)}
             self._audit.append(db, "work", work.id, "opened", None, work.state, _OPENED, said)
@@ -296,8 +296,8 @@ class Works:
             raise Refusal("INTENT_NOT_FOUND", "No claimed intent of this id is in this work; nothing was changed.")
         return intent
 
-    def _require_room(self, db: Database, workspace_id: str) -> None:
-        open_works = works.count_open(db, workspace_id)
+    def _require_room(self, db: Database, workspace: Workspace) -> None:
+        open_works = works.count_open(db, workspace)
         if open_works >= limits.WORKS_OPEN:
             raise Refusal(
                 "LIMIT_REACHED",

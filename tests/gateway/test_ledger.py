@@ -304,7 +304,7 @@ async def test_a_listing_is_newest_first_filtered_and_bounded(monkeypatch: pytes
 
         assert await found() == ["op-4", "op-3", "op-2", "op-1", "op-0"]
         assert await found(kind="exec") == ["op-3", "op-1"]
-        assert await found(workspace_id="w", limit=2) == ["op-4", "op-2"]
+        assert await found(kind="patch", limit=2) == ["op-4", "op-2"]
         monkeypatch.setattr(limits, "LIST_ROWS", 3)
         assert len(await found(limit=10)) == 3
         assert len(await found(limit=-1)) == 1

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from codespace import limits
 from codespace.errors import Refusal
+from codespace.gateway.database import connect
 from codespace.testing import Bench, open_bench
 from codespace.testing.site import Site
 from tests.gateway.test_elsewhere import beside
@@ -60,3 +62,64 @@ async def test_an_operation_of_a_directory_that_has_another_id_by_now_is_told_an
         assert (status["workspace_id"], status["status"], status["still_current"]) == ("renamed", "applied", True)
         await bench.call("operation_undo", operation_id=applied["operation_id"])
         assert not (bench.root / "CANARY.txt").exists()
+
+
+async def held(bench: Bench, tool: str = "apply_patch", **arguments: Any) -> str:
+    refusal = await refused(bench, tool, **arguments or {"patch": PATCH})
+    assert refusal.code == "APPROVAL_REQUIRED"
+    return str(refusal.approval_id)
+
+
+def forget_root(bench: Bench, approval_id: str) -> None:
+    """Make a hold one of before its directory was kept."""
+    with connect(bench.daemon.settings.database) as db:
+        db.execute("UPDATE holds SET root = NULL WHERE id = ?", (approval_id,))
+
+
+@pytest.mark.parametrize("ends", ["denied", "consumed"])
+async def test_a_hold_of_a_namesake_that_has_ended_says_no_more_than_one_that_waits(tmp_path: Path, ends: str) -> None:
+    async with namesakes(tmp_path, "confirm") as (bench, other):
+        hold = await held(bench)
+        await bench.call("approval_resolve", approval_id=hold, decision="deny" if ends == "denied" else "grant")
+        if ends == "consumed":
+            await bench.call("operation_resume", approval_id=hold)
+        assert "CANARY" in str(await bench.call("approval_status", approval_id=hold))
+        for tool in ("approval_status", "operation_resume"):
+            said = await refused(other, tool, approval_id=hold)
+            assert (said.code, "CANARY" in str(said.body())) == ("APPROVAL_CONFLICT", False)
+
+
+async def test_a_hold_of_before_its_directory_was_kept_is_known_by_its_request_as_long_as_that_is_there(
+    tmp_path: Path,
+) -> None:
+    async with namesakes(tmp_path, "confirm") as (bench, other):
+        hold = await held(bench)
+        forget_root(bench, hold)
+        assert (await refused(other, "approval_status", approval_id=hold)).code == "APPROVAL_CONFLICT"
+        assert (await bench.call("approval_status", approval_id=hold))["state"] == "pending"
+        await bench.call("approval_resolve", approval_id=hold, decision="deny")
+        assert (await bench.call("approval_status", approval_id=hold))["state"] == "denied"
+
+
+async def test_the_holds_of_a_namesake_take_no_places_of_the_own_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HOLDS_WAITING", 1)
+    async with namesakes(tmp_path, "confirm") as (bench, other):
+        theirs = await held(other)
+        await held(bench)
+        assert (await refused(bench, "exec_command", command=["true"])).code == "LIMIT_REACHED"
+        forget_root(other, theirs)
+        assert (await refused(other, "exec_command", command=["true"])).code == "LIMIT_REACHED"
+
+
+async def test_a_scoped_grant_with_a_hold_of_a_namesake_is_for_the_directory_that_was_shown(tmp_path: Path) -> None:
+    async with namesakes(tmp_path, "operator") as (bench, other):
+        hold = await held(other)
+        here = bench.daemon.operator
+        _, grant = await here.grant(hold, by="test", scope="patches", path=".", seconds=60)
+        assert grant is not None
+        assert grant.terms["root"] == str(other.root)
+        await held(bench)
+        another = PATCH.replace("CANARY", "another")
+        assert (await other.call("apply_patch", patch=another))["status"] == "applied"

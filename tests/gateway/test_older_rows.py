@@ -1,13 +1,17 @@
-"""A key whose operation was recorded before fingerprints named the root still means that operation, and no other."""
+"""Rows from before directories were kept in them still mean what they meant, and nothing in another directory."""
 
 from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 
 import pytest
+from sqlite_utils import Database
 
 from codespace.errors import Refusal
+from codespace.gateway import hold, schema
+from codespace.gateway.opening import open_store
 from codespace.gateway.request import Fingerprints
 from codespace.testing import Bench, open_bench
 
@@ -48,3 +52,27 @@ async def test_another_request_or_one_for_another_root_is_a_conflict(root: str |
         with pytest.raises(Refusal) as caught:
             await bench.call("apply_patch", patch=patch, operation_key="k")
         assert caught.value.code == "OPERATION_KEY_CONFLICT"
+
+
+async def test_a_hold_that_ran_before_its_directory_was_kept_is_of_the_directory_of_its_operation(
+    tmp_path: Path,
+) -> None:
+    path = str(tmp_path / "operations.sqlite")
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        schema.MIGRATIONS.apply(Database(db), stop_before="m008_roots_of_holds_lists")
+        db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+        db.execute("PRAGMA user_version = 7")
+        for number, state in enumerate(("consumed", "denied")):
+            db.execute(
+                "INSERT INTO holds (id, tool, workspace_id, fingerprint, state, shown, caller, expires_at, created_at, "
+                "instance_id) VALUES (?, 'apply_patch', 'main', 'f', ?, '{}', 'stdio', 1.0, ?, 'inst-1')",
+                (f"appr-{state}", state, float(number)),
+            )
+        db.execute(
+            "INSERT INTO operations (id, kind, tool, workspace_id, root, fingerprint, state, instance_id, created_at, "
+            "files, changes, approval_id) VALUES ('op-1', 'patch', 'apply_patch', 'main', '/of/the/patch', 'f', "
+            "'applied', 'inst-1', 1.0, '[]', '[]', 'appr-consumed')"
+        )
+    async with open_store(path) as store:
+        found = await store.read(lambda db: hold.ended(db, 10))
+    assert [(each.id, each.root) for each in found] == [("appr-denied", None), ("appr-consumed", "/of/the/patch")]

@@ -715,7 +715,7 @@ async def test_a_database_whose_file_is_gone_takes_no_write_that_nobody_would_fi
 @pytest.mark.parametrize(
     ("what", "where"),
     [
-        ("count(*)", "workspace_id = 'w' AND state IN ('pending', 'granted') AND expires_at > 1.0"),
+        ("count(*)", "workspace_id = 'w' AND root = '/w' AND state IN ('pending', 'granted') AND expires_at > 1.0"),
         ("count(*)", "state = 'pending' AND expires_at > 1.0"),
         ("*", "state IN ('pending', 'granted') AND expires_at <= 1.0 ORDER BY created_at DESC, rowid DESC"),
     ],

@@ -311,6 +311,7 @@ async def test_the_list_of_what_waits_and_of_works_is_bounded(desk: Desk, monkey
     await desk.open()
     assert await code_of(desk.open()) == "LIMIT_REACHED"
     assert await code_of(desk.open(workspace=OTHER)) == "ok"
+    assert await code_of(desk.open(workspace=Workspace(id="w", root="/elsewhere"))) == "ok"
 
 
 # --- how it ends ---
