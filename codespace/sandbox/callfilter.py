@@ -29,10 +29,10 @@ _DENY: Final = 0x00050000 | errno.EACCES
 _X32: Final = 0x40000000  # of x86-64: another table of the same calls
 
 _CALLS: Final = {
-    # socket, socketpair, execve, execveat, ptrace, process_vm_writev, io_uring_setup
-    "x86_64": (0xC000003E, (41, 53, 59, 322, 101, 311, 425)),
-    "aarch64": (0xC00000B7, (198, 199, 221, 281, 117, 271, 425)),
-    "riscv64": (0xC00000F3, (198, 199, 221, 281, 117, 271, 425)),
+    # socket, socketpair, execve, execveat, ptrace, process_vm_readv, process_vm_writev, io_uring_setup, pidfd_getfd
+    "x86_64": (0xC000003E, (41, 53, 59, 322, 101, 310, 311, 425, 438)),
+    "aarch64": (0xC00000B7, (198, 199, 221, 281, 117, 270, 271, 425, 438)),
+    "riscv64": (0xC00000F3, (198, 199, 221, 281, 117, 270, 271, 425, 438)),
 }
 
 _libc = ctypes.CDLL(None, use_errno=True)
