@@ -194,6 +194,8 @@ COMMAND_SHOWN_CHARACTERS: Final = 2_048
 # Most of a command in a list of processes, which may have hundreds; a script in an argument can be megabytes.
 COMMAND_ITEMS: Final = 4096
 # From the contract.
+CPU_HARD_SECONDS: Final = 5
+# Of processor time: between SIGXCPU at limits.cpu_seconds and SIGKILL, for a program that catches it.
 GRACE_SECONDS: Final = 2.0
 # Between SIGTERM and SIGKILL.
 RETENTION_SECONDS: Final = 3600.0

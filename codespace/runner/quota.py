@@ -12,13 +12,13 @@ import signal
 from dataclasses import dataclass
 from typing import Final
 
+from codespace import limits
 from codespace.contract import Workspace
 from codespace.sandbox import limits as cgroups
 from codespace.sandbox import plan
 from codespace.sandbox.limits import Cage, Mechanisms, Overruns
 
 NOTHING: Final = Mechanisms(None, None, pid_max=False)
-_HARD_SECONDS: Final = 5  # after SIGXCPU, for a program that catches it
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def _rlimits(workspace: Workspace, *, in_cgroup: bool) -> tuple[tuple[int, int, 
         found.append((resource.RLIMIT_FSIZE, chosen.command_file_bytes, chosen.command_file_bytes))
     if chosen.cpu_seconds is not None:
         seconds = max(1, math.ceil(chosen.cpu_seconds))
-        found.append((resource.RLIMIT_CPU, seconds, seconds + _HARD_SECONDS))
+        found.append((resource.RLIMIT_CPU, seconds, seconds + limits.CPU_HARD_SECONDS))
     if chosen.memory_bytes is not None and not in_cgroup:
         # Of what it can write to: an address space that is only reserved (JavaScript, Go, Java) is not counted.
         found.append((resource.RLIMIT_DATA, chosen.memory_bytes, chosen.memory_bytes))

@@ -5,13 +5,16 @@ Each line was paid for; the reasons stand in docs/why/sandbox.md.
 
 from __future__ import annotations
 
+import math
 import os
 import posixpath
 from collections.abc import Iterator
 from typing import Final
 
+from codespace import limits
 from codespace.sandbox import system
 from codespace.sandbox.covers import Covers
+from codespace.sandbox.limits import Carried
 from codespace.sandbox.plan import HOME, Mount, Plan, Quota
 
 SECCOMP_FD: Final = 3
@@ -37,13 +40,14 @@ _LOADER: Final = (
 """Variables that would act on bubblewrap and the gate before they act on the command."""
 
 
-def bubblewrap(program: str, plan: Plan, covers: Covers | None) -> list[str]:
+def bubblewrap(program: str, plan: Plan, covers: Covers | None, carried: Carried) -> list[str]:
     """Return the whole command line, the gate and the command included.
 
     Args:
         covers: What bubblewrap covers of the machine; None where somebody else does.
+        carried: What carries each limit; the gate sets those of each process.
     """
-    return [program, *_options(plan, covers), "--", *gate(plan)]
+    return [program, *_options(plan, covers), "--", *gate(plan, carried)]
 
 
 def environment(plan: Plan) -> dict[str, str]:
@@ -54,14 +58,14 @@ def environment(plan: Plan) -> dict[str, str]:
     return {name: value for name, value in plan.env.items() if not name.startswith(_LOADER)}
 
 
-def gate(plan: Plan) -> list[str]:
+def gate(plan: Plan, carried: Carried) -> list[str]:
     """Return what runs first inside: it says that all is set up, waits for one word, and becomes the command.
 
     An end of file is not the word: when the daemon dies, nothing is released. `--block-fd` would go on.
     """
     script = (
         f'echo ready >&{GATE_FD} && IFS= read -r codespace_gate <&{GATE_FD} && [ "$codespace_gate" = go ] '
-        f"|| exit {GATE_CLOSED}; exec {GATE_FD}>&-; unset codespace_gate; {_ulimits(plan.quota)}"
+        f"|| exit {GATE_CLOSED}; exec {GATE_FD}>&-; unset codespace_gate; {_ulimits(plan.quota, carried)}"
         'exec "$@"'
     )
     terminal = ["/usr/bin/setsid", "--ctty"] if plan.tty else []
@@ -73,16 +77,18 @@ def _inner(plan: Plan) -> list[str]:
     return ["/usr/bin/env", *late] if late else []
 
 
-def _ulimits(quota: Quota) -> str:
+def _ulimits(quota: Quota, carried: Carried) -> str:
     """Return the shell's words for limits of each process; they can only be lowered, and never be raised again."""
-    words = [f"ulimit -c 0 || exit {GATE_CLOSED}; "]
+    words = ["ulimit -c 0"]
     if quota.open_files is not None:
-        words.append(f"ulimit -n {quota.open_files} || exit {GATE_CLOSED}; ")
+        words.append(f"ulimit -n {quota.open_files}")
     if quota.cpu_seconds is not None:
-        words.append(f"ulimit -t {max(1, int(quota.cpu_seconds + 0.999))} || exit {GATE_CLOSED}; ")
-    if quota.memory_bytes is not None:
-        words.append(f"ulimit -d {max(1, quota.memory_bytes // 1024)} || exit {GATE_CLOSED}; ")
-    return "".join(words)
+        # The soft one alone ends a program with SIGXCPU; of SIGKILL nobody could tell that this limit sent it.
+        seconds = max(1, math.ceil(quota.cpu_seconds))
+        words += [f"ulimit -St {seconds}", f"ulimit -Ht {seconds + limits.CPU_HARD_SECONDS}"]
+    if quota.memory_bytes is not None and carried.memory == "rlimit":
+        words.append(f"ulimit -d {max(1, quota.memory_bytes // 1024)}")
+    return "".join(f"{word} || exit {GATE_CLOSED}; " for word in words)
 
 
 def _options(plan: Plan, covers: Covers | None) -> Iterator[str]:

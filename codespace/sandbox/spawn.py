@@ -82,9 +82,9 @@ class Launch:
         wanted = covers(plan)
         self.covers = wanted if by_hand and may_come_last(plan) else None
         """What the caller lays once all is `ready`; None where bubblewrap does."""
-        self.argv = argv.bubblewrap(equipment.bubblewrap, plan, None if self.covers else wanted)
-        self.env = argv.environment(plan)
         self.carried: Carried = equipment.mechanisms.carried(plan.quota)
+        self.argv = argv.bubblewrap(equipment.bubblewrap, plan, None if self.covers else wanted, self.carried)
+        self.env = argv.environment(plan)
         self.released = False
         self.pid: int | None = None
         """Process 1 of the sandbox, as the host counts."""
