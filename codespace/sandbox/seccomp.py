@@ -36,6 +36,9 @@ DENIED: Final[tuple[str, ...]] = (
 )
 BY_NUMBER: Final = (457, 458, 467)
 # statmount, listmount, open_tree_attr: the same on every architecture, and younger than most libseccomps.
+YOUNGER: Final = range(470, 512)
+# Calls that no kernel had when this list was last gone through (Linux 6.18 ends at 469): what a newer one offers is
+# looked at before a command has it. Programs take such an answer for an older kernel. From 512 on lie those of x32.
 UNKNOWN: Final = ("clone3", "fchmodat2", "openat2")
 # Their arguments lie in memory. Each has an older form that every program falls back to.
 _NAMESPACES: Final = (0x80, 0x20000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
@@ -44,9 +47,14 @@ _CLONE_NAMESPACES: Final = _NAMESPACES[1:]
 # In clone the bits of NEWTIME are the exit signal.
 _TERMINAL: Final = (0x5412, 0x541C)
 # TIOCSTI and TIOCLINUX type into the terminal of whoever started us.
+_DISCIPLINE: Final = 0x5423
+# TIOCSETD has the kernel load a module by number and drive a modem, a radio or a field bus over any terminal.
 _ENCRYPTION: Final = (0x800C_6613, 0xC050_6617, 0xC040_6618, 0xC040_6619)
 # FS_IOC_SET_ENCRYPTION_POLICY, _ADD_ and _REMOVE_ENCRYPTION_KEY (also _ALL_USERS): a directory whose names come and
 # go with a key, unseen by its times, hides from the host what a command has put there.
+_SUBVOLUMES: Final = (0x5000_9401, 0x5000_9417, 0x5000_940E, 0x5000_9418, 0x5000_940F, 0x5000_943F)
+# BTRFS_IOC_SNAP_CREATE, SUBVOL_CREATE and SNAP_DESTROY, each with its second form: a snapshot of a root that is a
+# subvolume has what is hidden there, unmasked, and one that is destroyed takes with it what is protected in it.
 _PRIVILEGE_BITS: Final = (stat.S_ISUID, stat.S_ISGID)
 _MODES: Final = (("chmod", 1), ("fchmod", 1), ("fchmodat", 2), ("mknod", 1), ("mknodat", 2), ("creat", 1))
 # Where each call has its mode.
@@ -56,8 +64,13 @@ _MAKING: Final = (os.O_CREAT, 0o20000000)
 # O_CREAT and the bit of O_TMPFILE.
 _DEVICES: Final = (stat.S_IFCHR, stat.S_IFBLK)
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
-_RAW: Final = (3, 10)
-# SOCK_RAW, SOCK_PACKET
+_KINDS: Final = (1, 2)
+# SOCK_STREAM, SOCK_DGRAM
+_PROTOCOLS: Final = (0, 6, 17)
+# None said, TCP, UDP. SCTP, DCCP, L2TP, SMC, multipath TCP and UDP-Lite are modules that the first who asks has the
+# kernel load, or large and young parts of it; who listens by multipath TCP where there is one takes TCP else (Go).
+_UPPER_LAYER: Final = (6, 31)
+# SOL_TCP, TCP_ULP: encryption in the kernel and other layers over a connection. Programs do it by themselves else.
 _INT: Final = 0xFFFF_FFFF
 # The kernel looks at 32 bits of an int; an attacker fills the rest to be unequal.
 _BINARY_TREE: Final = 2
@@ -97,7 +110,9 @@ def _compile(library: ModuleType) -> bytes:
     _deny_namespaces(rules)
     _deny_privileges(rules)
     _deny_sockets(rules)
-    for request in (*_TERMINAL, *_ENCRYPTION):
+    for number in YOUNGER:
+        rules.deny(number, code=errno.ENOSYS)
+    for request in (*_TERMINAL, _DISCIPLINE, *_ENCRYPTION, *_SUBVOLUMES):
         rules.deny("ioctl", rules.masked(1, _INT, request))
     return rules.export()
 
@@ -123,15 +138,22 @@ def _deny_privileges(rules: _Rules) -> None:
 
 
 def _deny_sockets(rules: _Rules) -> None:
-    """Leave AF_UNIX, AF_INET, AF_INET6 without raw sockets, and the netlink that lists interfaces."""
+    """Leave AF_UNIX, TCP and UDP by AF_INET and AF_INET6, and the netlink that lists interfaces."""
     for family in range(_NETLINK):
         if family not in (_UNIX, _INET, _INET6):
             rules.deny("socket", rules.masked(0, _INT, family))
     rules.deny("socket", rules.library.Arg(0, rules.library.GT, _NETLINK))
     rules.deny("socket", rules.masked(0, _INT, _NETLINK), rules.library.Arg(2, rules.library.NE, 0))
     for family in (_INET, _INET6):
-        for kind in _RAW:
-            rules.deny("socket", rules.masked(0, _INT, family), rules.masked(1, 0xF, kind))
+        for kind in range(16):
+            if kind not in _KINDS:
+                rules.deny("socket", rules.masked(0, _INT, family), rules.masked(1, 0xF, kind))
+        for protocol in range(_PROTOCOLS[-1]):
+            if protocol not in _PROTOCOLS:
+                rules.deny("socket", rules.masked(0, _INT, family), rules.masked(2, _INT, protocol))
+        rules.deny("socket", rules.masked(0, _INT, family), rules.library.Arg(2, rules.library.GT, _PROTOCOLS[-1]))
+    level, option = _UPPER_LAYER
+    rules.deny("setsockopt", rules.masked(1, _INT, level), rules.masked(2, _INT, option))
     rules.deny("socketpair", rules.library.Arg(0, rules.library.NE, _UNIX))
 
 
