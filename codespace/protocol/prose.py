@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -80,7 +81,12 @@ def _info(result: Result) -> str:
     return "\n".join(lines)
 
 
-def _read(result: Result, onwards: str | None = None) -> str:
+def _read(result: Result) -> str:
+    head = _head(result)
+    return head if is_image(result) else f"{head}\n{result['content']}"
+
+
+def _head(result: Result, onwards: str | None = None) -> str:
     ending = result.get("line_ending")
     head = _line(
         _name(result["path"]),
@@ -93,9 +99,7 @@ def _read(result: Result, onwards: str | None = None) -> str:
     )
     if result["truncated"]:
         head += f"\n{onwards or _onwards(result)}"
-    if is_image(result):
-        return head
-    return f"{head}\n{result['content']}"
+    return head
 
 
 def _range(result: Result) -> str | None:
@@ -134,13 +138,17 @@ def is_image(result: Result) -> bool:
 
 
 def _read_many(result: Result) -> str:
-    return "\n\n".join(_entry(entry) for entry in result["entries"])
+    mark = secrets.token_hex(4)  # which no file can know: none can pass for the end of itself and for another one
+    heads = [_entry(entry) for entry in result["entries"]]
+    shown = [entry for entry in result["entries"] if "error" not in entry and not is_image(entry)]
+    contents = [f"=== {mark} {_name(entry['path'])}\n{entry['content']}" for entry in shown]
+    return "\n".join([*heads, f"Each content stands behind a line of its own with {mark}:", *contents])
 
 
 def _entry(entry: Result) -> str:
     error = entry.get("error")
     if error is None:
-        return _read(entry, "Cut here, where the answer is full: read it alone")
+        return _head(entry, "Cut here, where the answer is full: read it alone")
     return f"{_name(entry['path'])} · {error['code']}: {display(error['message'], newlines=True)}"
 
 
@@ -224,7 +232,7 @@ def _operation(result: Result) -> str:
     lines += map(_change, result.get("changes", ()))
     lines += _since(result)
     if result.get("process_id"):
-        lines.append("Next: read_process for its output.")
+        lines.append("Next: read_process for its output, as long as that is kept.")
     if "outcome" in result:
         lines.append(f"outcome {_shown(result['outcome'])}")
     lines += map(_event, result.get("events", ()))
@@ -242,7 +250,7 @@ def _event(event: Result) -> str:
 def _exec(result: Result) -> str:
     dispatched = result["dispatch_status"]
     lines = [
-        _ending(result),
+        _ending(result) if "chunk" in result else _recorded(result),
         _line(
             _id(result, "process_id"),
             _id(result, "operation_id"),
@@ -258,6 +266,10 @@ def _exec(result: Result) -> str:
     return "\n".join([*lines, *_tail(result)])
 
 
+def _recorded(result: Result) -> str:
+    return "running when this was recorded" if result.get("state") == "running" else _ending(result)
+
+
 def _output(result: Result) -> str:
     return "\n".join([_line(_ending(result), _id(result, "process_id")), *_tail(result)])
 
@@ -271,13 +283,16 @@ def _tail(result: Result) -> list[str]:
         lines.append(
             f"kept are the first {result['retained_head']} bytes and all from cursor {result['retained_from']} on"
         )
-    cursor, chunk = result.get("cursor", 0), result.get("chunk", "")
+    if "chunk" not in result:  # a stored result
+        return [*lines, "Next: read_process tells how it is now, and its output as long as that is kept."]
+    cursor, chunk = result["cursor"], result["chunk"]
     if result.get("state") == "running":
         lines.append(f"Next: read_process with cursor {cursor} (and wait_seconds).")
     elif not result.get("eof", True):
         lines.append(f"Next: read_process with cursor {cursor}; there is more.")
     encoding = " (base64)" if result.get("encoding") == "base64" else ""
-    return [*lines, f"output{encoding}:", chunk] if chunk else [*lines, "(no output)"]
+    nothing = "(no output is kept)" if result.get("termination") == "lost" else "(no output)"
+    return [*lines, f"output{encoding}:", chunk] if chunk else [*lines, nothing]
 
 
 def _state(result: Result) -> str:

@@ -71,6 +71,8 @@ ENDED = LOST | {"termination": "timeout", "signal": "SIGKILL", "ended_at": 2.0}
         ("read_process", ENDED | {"chunk": "eA==", "encoding": "base64", "cursor": 1, "eof": True}, "base64"),
         ("read_process", ENDED | {"chunk": "x", "cursor": 9, "eof": False, "output_lost": 7}, "7 bytes before this"),
         ("read_process", ENDED | {"chunk": "x", "cursor": 9, "eof": False}, "cursor 9"),
+        ("read_process", LOST | {"chunk": "", "cursor": 0, "eof": True}, "(no output is kept)"),
+        ("read_process", ENDED | {"chunk": "", "cursor": 0, "eof": True}, "(no output)"),
         ("list_processes", {"processes": []}, "No command runs"),
         ("list_processes", {"processes": [ENDED | {"command": ["ls", "-l"]}]}, '["ls", "-l"]'),
         ("search", {"matches": [], "truncated": False, "files_searched": 1}, "0 matches, 1 file searched"),
