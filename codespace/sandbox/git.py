@@ -7,7 +7,9 @@ itself, runs programs the next time a person types `git status`. Nothing here ru
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import posixpath
 import stat
 from collections.abc import Iterator, Mapping
 from typing import Final, Literal
@@ -165,20 +167,31 @@ def gitlinks(root: Root, inventory: Inventory) -> Iterator[tuple[str, bool]]:
 
     A repository put there is entered by the host's next `git status`.
     """
+    for path in itertools.chain(_expected_below(root, inventory), _expected_above(root)):
+        try:
+            status = root.look(path)
+        except Refusal:
+            continue  # behind a link, or hidden: git does not enter it either
+        if status is None:
+            yield path, False
+        elif stat.S_ISDIR(status.st_mode):
+            yield path, True
+
+
+def _expected_below(root: Root, inventory: Inventory) -> Iterator[str]:
     for found in inventory.git:
-        if found.kind == "bare":
-            continue
-        above = found.path.rpartition("/")[0]
-        prefix = above + "/" if above else ""
-        for path in _expected(root, found):
-            try:
-                status = root.look(prefix + path)
-            except Refusal:
-                continue  # behind a link, or hidden: git does not enter it either
-            if status is None:
-                yield prefix + path, False
-            elif stat.S_ISDIR(status.st_mode):
-                yield prefix + path, True
+        if found.kind != "bare":
+            yield from (posixpath.join(posixpath.dirname(found.path), path) for path in _expected(root, found))
+
+
+def _expected_above(root: Root) -> Iterator[str]:
+    """Yield what repositories say of the root that it lies in the trees of."""
+    own = root.path.rstrip("/") + "/"
+    for top, directories in gitconfig.above(root):
+        for path in _indexed_at(directories[-1]):
+            whole = posixpath.join(top, path)
+            if whole.startswith(own):
+                yield whole[len(own) :]
 
 
 def _expected(root: Root, found: GitDirectory) -> list[str]:
@@ -192,8 +205,10 @@ def _expected(root: Root, found: GitDirectory) -> list[str]:
     directory = gitconfig.leads_to(root, found.path)
     if directory.startswith(root.path.rstrip("/") + "/"):
         return _indexed(root, directory[len(root.path.rstrip("/")) + 1 :])
-    if found.path != ".git":
-        return []
+    return _indexed_at(directory) if found.path == ".git" else []
+
+
+def _indexed_at(directory: str) -> list[str]:
     try:
         with Root.open(directory) as elsewhere:
             return _indexed(elsewhere, ".")

@@ -86,6 +86,9 @@ def paths(root: Root, common: str | None = None, account: Account = _NOBODY) -> 
         own = f"{root.path}/.git" if itself.kind == "directory" else leads_to(root, ".git")
         search.see_repository((root.path,), (own,) if common is None else (common, own), worktrees=True)
     search.see_named((root.path,), (f"{root.path}/.git",))
+    for top, directories in above(root):
+        search.see_repository((top,), directories, worktrees=True)
+        search.see_named((top,), directories)
     return search.found
 
 
@@ -114,6 +117,23 @@ def repositories(root: Root, directories: Iterable[str]) -> Iterator[GitDirector
             continue
         if status is not None and not stat.S_ISLNK(status.st_mode):
             yield GitDirectory(path, "directory" if stat.S_ISDIR(status.st_mode) else "gitfile")
+
+
+def above(root: Root) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the top of each working tree that the root lies in, and its git directory; all absolute.
+
+    Of a linked worktree it is two: what all share, and its own.
+    """
+    top = root.path
+    while top != posixpath.dirname(top):
+        top = posixpath.dirname(top)
+        place = posixpath.join(top, ".git")
+        if os.path.isdir(place):
+            yield top, (place,)
+        elif said := gitaccount.line(place).removeprefix("gitdir: "):
+            own = posixpath.join(top, said)
+            common = gitaccount.line(f"{own}/commondir")
+            yield top, (posixpath.join(own, common), own) if common else (own,)
 
 
 def leads_to(root: Root, gitfile: str) -> str:

@@ -13,6 +13,7 @@ import pytest
 from codespace.beneath import Root
 from codespace.errors import Refusal
 from codespace.sandbox import box, foreground, gitconfig
+from codespace.sandbox.gitaccount import Account
 from codespace.sandbox.plan import HOME, Planted
 
 from .cage import PATH, Cage, accounts, bubblewraps, caged
@@ -418,3 +419,53 @@ def test_a_hidden_path_below_a_protected_directory_does_not_make_its_links_a_rea
     run(repository.having(hidden_paths=("*.pem",)), "echo x >scripts/fine; echo evil >scripts/hooks/pre-push")
     assert (repository.root / "scripts/fine").exists()
     assert (repository.root / "scripts/hooks/pre-push").read_text() == "#!/bin/sh\n"
+
+
+@pytest.mark.parametrize("kind", ["directory", "worktree"])
+def test_hooks_that_a_repository_above_the_root_names_in_it_are_not_a_commands_to_write(
+    repository: Cage, kind: str
+) -> None:
+    repository.put("app/hooks/pre-push", "#!/bin/sh\n", 0o755)
+    configure(repository, ("core.hooksPath", "app/hooks"))
+    for words in (["add", "app"], ["commit", "-qm", "more"], ["worktree", "add", "-q", str(repository.base / "tree")]):
+        assert repository.plainly(["git", *IDENTITY, *words]).code == 0
+    top = repository.root if kind == "directory" else repository.base / "tree"
+    below = repository.having(root=str(top / "app"))
+    attack = write(f"hooks/{HOOK}", hook(repository)) + "touch hooks/pre-push"
+    for chosen, expected in ((below, False), (below.having(git="unprotected"), True)):
+        run(chosen, attack)
+        repository.plainly(["git", "status"], cwd=str(top))
+        assert mark(repository).exists() is expected
+    with Root.open(below.workspace.root) as root:
+        assert "/hooks" in gitconfig.places_beyond(root, None, Account())  # what patches go by
+
+
+@pytest.mark.parametrize("kind", ["directory", "worktree"])
+def test_no_repository_can_be_put_where_one_above_the_root_expects_a_submodule(repository: Cage, kind: str) -> None:
+    repository.put("app/file")
+    head = repository.plainly(["git", "rev-parse", "HEAD"]).out.strip()
+    for words in (
+        ["add", "app"],
+        ["update-index", "--add", "--cacheinfo", f"160000,{head},app/sub"],
+        ["update-index", "--add", "--cacheinfo", f"160000,{head},app/missing"],
+        ["commit", "-qm", "more"],
+        ["worktree", "add", "-q", str(repository.base / "tree")],
+    ):
+        assert repository.plainly(["git", *IDENTITY, *words]).code == 0, words
+    top = repository.root if kind == "directory" else repository.base / "tree"
+    below = repository.having(root=str(top / "app"))
+    below.folder("sub")
+    if kind == "worktree":
+        (top / "app/missing").rmdir()  # which git made with the tree
+    words = " ".join(IDENTITY)
+    attack = (
+        f"cd sub && git init -q && git {words} commit -q --allow-empty -m x && printf %s {shlex.quote(evil(below))} "
+        ">>.git/config"
+    )
+    assert run(below, attack) == []
+    assert run(below, "git init -q missing") == [Planted("missing/.git", loud=True)]
+    repository.plainly(["git", "status"], cwd=str(top))
+    assert not mark(below).exists()
+    run(below.having(git="unprotected"), attack)
+    repository.plainly(["git", "status"], cwd=str(top))
+    assert mark(below).exists()
