@@ -163,16 +163,18 @@ class Process:
         self._monitor.terminate(grace_seconds)
 
     def state(self) -> ProcessState:
-        """Return what is known now."""
+        """Return what is known now; of its end nothing before all of it is over."""
+        over = self.ended.is_set()
+        code = self._code if over else None
         return ProcessState(
             process_id=self._request.process_id,
-            state="exited" if self.ended.is_set() else "running",
+            state="exited" if over else "running",
             started_at=self.started_at,
             output_total=self.output.totals,
-            exit_code=self._code if self._code is not None and self._code >= 0 else None,
-            signal=_signal_name(-self._code) if self._code is not None and self._code < 0 else None,
-            termination=self._termination() if self.ended.is_set() else None,
-            ended_at=self._ended_at,
+            exit_code=code if code is not None and code >= 0 else None,
+            signal=_signal_name(-code) if code is not None and code < 0 else None,
+            termination=self._termination() if over else None,
+            ended_at=self._ended_at if over else None,
             notes=self._notes(),
             resources=self._resources(),
             network_decisions=None if self._way_out is None else self._way_out.rows(),

@@ -266,10 +266,17 @@ class Supervisor:
     async def output(
         self, process_id: str, *, cursor: int, stream: Stream, limit_bytes: int, encoding: Encoding
     ) -> Chunk:
-        """Return output from byte `cursor` on; empty if there is none yet. See output.Output.read."""
+        """Return output from byte `cursor` on; empty if there is none yet. See output.Output.read.
+
+        At the end of all output it waits for the exit, for limits.EXIT_NEWS_SECONDS at most: whoever reads no further
+        would think that it runs.
+        """
         process = self._find(process_id)
         limit = min(max(1, limit_bytes), limits.OUTPUT_READ_BYTES)
         piece = await process.output.read(cursor, stream=stream, limit_bytes=limit, encoding=encoding)
+        if piece.eof and process.output.is_closed("combined"):
+            with trio.move_on_after(limits.EXIT_NEWS_SECONDS):
+                await process.ended.wait()
         return Chunk(
             piece.text,
             piece.encoding,

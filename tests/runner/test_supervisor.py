@@ -249,6 +249,24 @@ async def test_cancelled_waits_consume_nothing(bench: Bench) -> None:
     assert (await bench.read(process_id)).text == "still here"
 
 
+async def test_who_reads_the_end_of_the_output_hears_how_it_ended(bench: Bench) -> None:
+    for number in range(20):
+        process_id = await bench.spawn("sh", "-c", f"read go; echo last; exit {number}", open_stdin=True)
+        await bench.supervisor.write_stdin(process_id, b"\n", eof=True)
+        while not (chunk := await bench.read(process_id)).eof:
+            assert (chunk.state.exit_code, chunk.state.ended_at) == (None, None)
+            await bench.supervisor.wait_output(process_id, cursor=chunk.cursor, stream="combined")
+        assert (chunk.state.state, chunk.state.exit_code, chunk.text) == ("exited", number, "last\n")
+
+
+async def test_a_command_that_has_closed_its_output_and_goes_on_runs(bench: Bench) -> None:
+    process_id = await bench.spawn("sh", "-c", "echo last; exec sleep 600 >&- 2>&-")
+    while not (chunk := await bench.read(process_id)).eof:
+        await trio.testing.wait_all_tasks_blocked()
+    assert (chunk.state.state, chunk.state.exit_code, chunk.text) == ("running", None, "last\n")
+    await bench.supervisor.terminate(process_id, 0.0)
+
+
 async def test_an_outsider_that_holds_the_pipe_does_not_hold_the_end(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
