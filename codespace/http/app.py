@@ -9,6 +9,7 @@ from werkzeug.exceptions import HTTPException
 
 from codespace.contract import Inbox
 from codespace.gateway.operator import Operator
+from codespace.http.alone import Alone
 from codespace.http.approvals import approval_routes
 from codespace.http.body import Receive
 from codespace.http.console import Console, console_routes
@@ -53,7 +54,7 @@ def build_app(
 
     async def dispatch(scope: Any, receive: Receive, send: Send) -> None:
         if mcp is not None and scope["type"] == "http" and scope["path"] == "/mcp":
-            await mcp(scope, receive, send)
+            await mcp(scope, receive, Alone(send) if scope["method"] == "POST" else send)
         else:
             await pages(scope, receive, send)
 
