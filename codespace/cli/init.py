@@ -15,8 +15,8 @@ from codespace import cli
 from codespace.cli import configured, tomltext, userfile
 from codespace.cli.survey import Survey, look
 from codespace.display import display
-from codespace.settings import SettingsError, check
-from codespace.settings.document import default_path
+from codespace.settings import SettingsError, check, kinds
+from codespace.settings.document import KEY, default_path, parser
 from codespace.settings.environment import home
 
 _HEADING: Final = "# The directories that an agent may use; each key is explained in docs/settings.md."
@@ -24,9 +24,8 @@ _HEADING: Final = "# The directories that an agent may use; each key is explaine
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the configuration; print what was found, what was written, and the next steps."""
-    directory = os.path.realpath(arguments.directory)
-    path = _path(arguments.config)
     try:
+        directory, path = _directory(arguments.directory), _path(arguments.config)
         found = look(directory)
         present = None if arguments.force else userfile.read(path)
         name = arguments.id or _name(directory)
@@ -46,10 +45,19 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _directory(named: str) -> str:
+    directory = os.path.realpath(named)
+    kinds.refuse_undecodable("DIR", directory)
+    return directory
+
+
 def _path(named: str | None) -> str:
-    if named is not None:
-        return os.path.abspath(named)
-    return os.environ.get("CODESPACE_CONFIG") or default_path(os.environ, home(os.environ))
+    """Return the file to write. Raises: SettingsError for one that would never be read."""
+    chosen = os.environ.get("CODESPACE_CONFIG") or default_path(os.environ, home(os.environ))
+    path = chosen if named is None else os.path.abspath(named)
+    kinds.refuse_undecodable(KEY, path)
+    parser(path)
+    return path
 
 
 def _name(directory: str) -> str:
@@ -142,7 +150,7 @@ def _try_out(path: str, text: str) -> None:
     from codespace.sandbox.probefolder import open_folder
 
     with open_folder("codespace-init-") as folder:
-        trial = os.path.join(folder, f"config{os.path.splitext(path)[1] or '.toml'}")
+        trial = os.path.join(folder, f"config{os.path.splitext(path)[1]}")
         with open(trial, "w", encoding="utf-8") as file:
             file.write(text)
         settings = check(os.environ, config_path=trial)

@@ -11,10 +11,13 @@ import ipaddress
 import os
 import re
 import shutil
+import stat
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
+
+from codespace.cli.userfile import at_once
 
 _USUAL: Final[Mapping[str, tuple[str, ...]]] = {
     "python3": ("pypi.org", "files.pythonhosted.org"),
@@ -131,9 +134,10 @@ def _pinned(entry: str) -> str | dict[str, Any]:
 
 
 def _text(path: str) -> str:
+    """Return what a file says; nothing for what is no regular file, such as a pipe that somebody may write to."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(_CONFIGURATION_BYTES)
+        with open(path, encoding="utf-8", errors="replace", opener=at_once) as file:
+            return file.read(_CONFIGURATION_BYTES) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else ""
     except OSError:
         return ""
 
@@ -141,5 +145,5 @@ def _text(path: str) -> str:
 def _table(path: str) -> Mapping[str, Any]:
     try:
         return tomllib.loads(_text(path))
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # a number of thousands of digits is no decode error
         return {}

@@ -7,6 +7,7 @@ a workspace.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import tempfile
@@ -19,13 +20,20 @@ PRIVATE: Final = 0o600
 def read(path: str) -> str | None:
     """Return the file's text, None if there is none.
 
-    Raises: OSError; UnicodeDecodeError.
+    Raises: OSError, also where it is no regular file, which could hold us up or never come to an end;
+        UnicodeDecodeError.
     """
     try:
-        with open(path, encoding="utf-8", newline="") as file:
+        with open(path, encoding="utf-8", newline="", opener=at_once) as file:
+            _require_regular(path, os.fstat(file.fileno()))
             return file.read()
     except FileNotFoundError:
         return None
+
+
+def at_once(path: str, flags: int) -> int:
+    """Open a file as `open` would, but without waiting: under its name may be a pipe that nobody writes to."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def replace(path: str, text: str, *, private: bool) -> str | None:
@@ -36,22 +44,33 @@ def replace(path: str, text: str, *, private: bool) -> str | None:
     Args:
         private: Give the file 0600 whatever it had, because a secret is in it now.
     Returns: The path of the copy of what was there before; None if nothing was.
-    Raises: OSError, with the old file in place.
+    Raises: OSError, UnicodeEncodeError, with the old file in place and no copy of it.
     """
+    data = text.encode("utf-8")
     real = os.path.realpath(path)
     os.makedirs(os.path.dirname(real), mode=0o700, exist_ok=True)
     mode = PRIVATE
     copied = None
     if os.path.lexists(real):
         found = os.stat(real)
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(f"{real} is not a regular file")
+        _require_regular(real, found)
         mode = PRIVATE if private else stat.S_IMODE(found.st_mode)
         copied = _unused(real + BACKUP_SUFFIX)
         with open(real, "rb") as old:
             _place(copied, old.read(), PRIVATE)
-    _place(real, text.encode("utf-8"), mode)
+    try:
+        _place(real, data, mode)
+    except BaseException:
+        if copied is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(copied)
+        raise
     return copied
+
+
+def _require_regular(path: str, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "It is not a regular file", path)
 
 
 def _unused(path: str) -> str:

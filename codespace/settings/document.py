@@ -32,11 +32,7 @@ def read(path: str) -> dict[str, Any]:
         path: Absolute; `.json` is JSON, `.toml` is TOML.
     Raises: SettingsError for a file that is missing, writable by others, too large or malformed.
     """
-    parse = _PARSERS.get(os.path.splitext(path)[1].lower())
-    if parse is None:
-        raise SettingsError(
-            KEY, f"{whole(path)} is neither `.toml` nor `.json`.", "Give the file one of these endings."
-        )
+    parse = parser(path)
     try:
         text = _bytes(path).decode("utf-8")
         document = parse(text)
@@ -47,6 +43,16 @@ def read(path: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise SettingsError(KEY, f"{whole(path)} is not a JSON object.", 'Start it with `{"workspaces": {`.')
     return document
+
+
+def parser(path: str) -> Callable[[str], Any]:
+    """Return what reads a file of this name. Raises: SettingsError where its ending says nothing."""
+    parse = _PARSERS.get(os.path.splitext(path)[1].lower())
+    if parse is None:
+        raise SettingsError(
+            KEY, f"{whole(path)} is neither `.toml` nor `.json`.", "Give the file one of these endings."
+        )
+    return parse
 
 
 def _bytes(path: str) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shlex
 import stat
 import tomllib
@@ -186,6 +187,31 @@ def test_a_file_behind_a_link_is_written_where_it_is(desk: Desk) -> None:
     desk.codespace("client-config", "cursor", "--write")
     assert link.is_symlink()
     assert "codespace" in real.read_text()
+
+
+def test_what_cannot_be_written_leaves_no_copy_either(desk: Desk) -> None:
+    path = desk.home / ".cursor/mcp.json"
+    path.parent.mkdir()
+    path.write_text(r'{"name": "\ud800"}')  # JSON takes it, and no file can hold it
+    said = desk.codespace("client-config", "cursor", "--write")
+    assert said.code == 2
+    assert "Nothing was written" in said.err
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_full_disk_leaves_no_copy_either(desk: Desk) -> None:
+    path = desk.home / ".cursor/mcp.json"
+    path.parent.mkdir()
+    path.write_text("{}")
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8, usual[1]))  # room for the copy of what is there
+    try:
+        said = desk.codespace("client-config", "cursor", "--write")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert said.code == 2
+    assert "Nothing was written" in said.err
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_a_file_in_a_workspace_is_never_written(desk: Desk) -> None:

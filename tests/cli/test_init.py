@@ -138,6 +138,38 @@ def test_a_directory_that_is_none_is_told_in_words(desk: Desk) -> None:
         assert said.err == f"codespace: {path}: {why}. Nothing was written.\n"
 
 
+@pytest.mark.parametrize("name", ["config", "config.ini", os.fsdecode(b"\xff.toml")])
+def test_a_configuration_that_would_never_be_read_is_not_written(desk: Desk, name: str) -> None:
+    said = desk.codespace("init", desk.project, "--config", desk.home / name)
+    assert said.code == 2
+    assert "ending" in said.err or "UTF-8" in said.err
+    assert "/tmp/codespace-init" not in said.err  # what was only tried out
+    assert list(desk.home.iterdir()) == []
+
+
+def test_a_directory_whose_name_is_no_text_is_told_in_words(desk: Desk) -> None:
+    directory = desk.project / os.fsdecode(b"\xff")
+    directory.mkdir()
+    said = desk.codespace("init", directory)
+    assert (said.code, said.out) == (2, "")
+    assert "is not UTF-8" in said.err
+
+
+def test_a_configuration_that_is_a_pipe_is_not_waited_for(desk: Desk) -> None:
+    path = desk.home / "config.toml"
+    os.mkfifo(path)
+    said = desk.codespace("init", desk.project, "--config", path)
+    assert (said.code, said.err) == (2, f"codespace: {path}: It is not a regular file. Nothing was written.\n")
+
+
+def test_an_account_without_a_home_is_told_so(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "")
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 2)  # nobody has it
+    said = desk.codespace("init", desk.project)
+    assert said.code == 2
+    assert "this user has no home" in said.err
+
+
 def test_that_no_toolchain_was_seen_is_said(desk: Desk) -> None:
     assert "none is seen at its top" in desk.codespace("init", desk.project).out
     (desk.project / "Makefile").touch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,17 @@ def test_a_broken_configuration_offers_what_is_public(tmp_path: Path) -> None:
     write(tmp_path, ".npmrc", "registry=https://[broken\n")
     found = sources.domains(["cargo", "node"], {}, str(tmp_path))
     assert found == ["index.crates.io", "static.crates.io", "registry.npmjs.org"]
+
+
+@pytest.mark.parametrize("value", ["[" * 5_000 + "]" * 5_000, "9" * 5_000])
+def test_a_configuration_that_no_parser_takes_offers_what_is_public(tmp_path: Path, value: str) -> None:
+    write(tmp_path, ".cargo/config.toml", f"a = {value}")
+    assert sources.domains(["cargo"], {}, str(tmp_path)) == ["index.crates.io", "static.crates.io"]
+
+
+def test_a_configuration_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / ".npmrc")
+    assert sources.domains(["node"], {}, str(tmp_path)) == ["registry.npmjs.org"]
 
 
 def test_a_toolchain_outside_is_offered_as_a_whole_but_never_what_holds_credentials(
