@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import posixpath
 import shutil
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict
@@ -194,6 +195,14 @@ class Boxed:
         name = self._prepared.plan.command[0]
         if self._launch.has_inert_file():
             return program.failed(name, f"{program.INERT}.", program.INERT_HINT)
+        if (target := self._launch.target()) is not None:
+            path, is_directory = target
+            if is_directory:
+                return program.failed(name, f"{program.DIRECTORY}.", None)
+            if self._is_own(posixpath.join(self._prepared.plan.cwd, name)) and not self._is_own(path):
+                return program.failed(
+                    name, f"it leads to {display(path, limit=200)}, which is not there inside.", program.LED_OUT_HINT
+                )
         # Only of programs: whether any other file is there is nobody's business inside.
         path = f"{self._prepared.plan.env.get('PATH', '')}:{os.environ.get('PATH', '')}"
         outside = (os.path.isabs(name) or "/" not in name) and shutil.which(name, path=path) is not None
@@ -201,6 +210,10 @@ class Boxed:
             return program.failed(name, "there is no such program inside.", hint)
         why = "it is on this machine but not visible in the sandbox" if outside else "there is no such program inside"
         return program.failed(name, f"{why}.", program.UNSEEN_HINT)
+
+    def _is_own(self, path: str) -> bool:
+        """Return whether an absolute path is below the root."""
+        return posixpath.normpath(path).startswith(f"{self._prepared.plan.root}/")
 
 
 def _env(workspace: Workspace, request: SpawnRequest) -> dict[str, str]:

@@ -30,6 +30,12 @@ _NO_SERVER: Final = re.compile(
 # Within a bounded stretch of a line: one that repeats half of it must not take long.
 _GIT: Final = re.compile(rb"\.git\b", re.IGNORECASE)
 _UNWRITABLE: Final = re.compile(rb"read-only file system|device or resource busy", re.IGNORECASE)
+_MISSING: Final = re.compile(
+    rb": (?:line )?\d{1,6}: [^\n]+: (?:command )?not found$|: command not found(?:: \S+)?$"
+    rb"|required file not found$|bad interpreter: No such file or directory$"
+    rb"|^(?:(?:/usr/bin/)?env|setsid): [^\n]+: No such file or directory$"
+)
+_MISSING_BYTES: Final = 400  # the longest line that is looked at for it: the time is its square
 _READ_ONLY: Final = re.compile(rb"read-only file system|\bEROFS\b", re.IGNORECASE)
 
 RESTRICTED: Final = (
@@ -48,6 +54,11 @@ LOOPBACK: Final = (
 GIT: Final = (
     "`.git` is read-only for commands here (status, log and diff work; add, commit and checkout do not). "
     "Apply changes with apply_patch and leave committing to the operator, who may set `git` to `commit`."
+)
+MISSING: Final = (
+    "It seems that a program, or the interpreter in a script's first line, was not found. Commands see /usr, the "
+    "workspace and the operator's `readable_paths`: what is installed elsewhere on this machine (in a home, in /opt) "
+    "the operator can add there and to PATH in `env`."
 )
 READ_ONLY: Final = (
     "Only the workspace, /tmp and HOME can be written in the sandbox; HOME and /tmp are empty and gone after the run."
@@ -69,7 +80,10 @@ def look(tail: bytes, *, network: NetworkPolicy, git: str) -> list[str]:
         hints.append(BESIDE_THE_PROXY)
     if _NO_SERVER.search(tail):
         hints.append(LOOPBACK)
-    if git == "read_only" and any(map(_names_git, tail.split(b"\n"))):
+    lines = tail.splitlines()
+    if any(map(_names_missing, lines)):
+        hints.append(MISSING)
+    if git == "read_only" and any(map(_names_git, lines)):
         hints.append(GIT)
     elif _READ_ONLY.search(tail):
         hints.append(READ_ONLY)
@@ -84,3 +98,8 @@ def _names_git(line: bytes) -> bool:
     """
     named = _GIT.search(line)
     return named is not None and _UNWRITABLE.search(line, named.end()) is not None
+
+
+def _names_missing(line: bytes) -> bool:
+    """Return whether a line is what shells and `env` say of a program that is not there."""
+    return len(line) <= _MISSING_BYTES and _MISSING.search(line) is not None

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import posixpath
+import re
 import stat
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
@@ -64,12 +65,17 @@ def find(argv0: str, path: str, cwd_fd: int, sees: Sees | None = None) -> str:
 
 
 _MISSING: Final = "there is no such file"
+DIRECTORY: Final = "it is a directory"
 INERT: Final = "it is not executable"
 INERT_HINT: Final = "Send the program that runs it first, such as `python3` or `sh`, or make it executable."
 _UNSEEN: Final = "it is not visible in the sandbox"
 UNSEEN_HINT: Final = (
     "Use a program of /usr or of the workspace, or ask the operator to add its directory to `readable_paths` and, for "
     "a bare name, to PATH in `env`."
+)
+LED_OUT_HINT: Final = (
+    "Ask the operator to add the installation that it belongs to to `readable_paths`, or make it anew from what is "
+    "there inside (a virtual environment: `python3 -m venv`)."
 )
 
 
@@ -79,7 +85,7 @@ def _problem(program: str, cwd_fd: int, sees: Sees | None = None) -> str | None:
     try:
         mode = os.stat(program, dir_fd=cwd_fd).st_mode
         if stat.S_ISDIR(mode):
-            return "it is a directory"
+            return DIRECTORY
         if not stat.S_ISREG(mode):
             return "it is not a regular file"
         return None if os.access(program, os.X_OK, dir_fd=cwd_fd) else INERT
@@ -96,13 +102,14 @@ def _real(program: str, cwd_fd: int) -> str:
 
 _SHELL_WORDS: Final = frozenset({".", "alias", "cd", "export", "set", "source", "ulimit", "umask", "unset"})
 # What a shell does itself; it would change nothing in any later command.
+_ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*=")
 
 
 def syntax_hint(argv0: str) -> str | None:
     """Return how to send what is written for a shell; None for what may be the name of a program."""
     if any(character in argv0 for character in " |&;<>$*"):
         return 'There is no shell: send each argument as its own item, or ["sh", "-c", "..."] for shell syntax.'
-    if argv0 in _SHELL_WORDS:
+    if argv0 in _SHELL_WORDS or _ASSIGNMENT.match(argv0):
         return 'It is a word of a shell. Send the directory as `cwd`, variables as `env`, or ["sh", "-c", "..."].'
     return None
 

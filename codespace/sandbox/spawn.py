@@ -288,6 +288,17 @@ class Launch:
         """Return whether a missing program's name is that of a file, which cannot be executed; call it as that one."""
         return self._find(os.F_OK) is not None
 
+    def target(self) -> tuple[str, bool] | None:
+        """Return where a missing program that is named by a path lies behind all links, and whether a directory does.
+
+        Call it as `missing_program`. It is told by what can be seen inside: a link's own text, and no more of the host.
+        """
+        name = self.plan.command[0]
+        if self.pid is None or "/" not in name:
+            return None
+        resolved = _resolve(self.pid, posixpath.join(self.plan.cwd, name))
+        return None if resolved is None else (resolved, os.path.isdir(f"/proc/{self.pid}/root{resolved}"))
+
     def _has_ended(self) -> bool:
         assert self.pidfd is not None
         end = select.poll()
@@ -320,7 +331,16 @@ def find_program(pid: int, name: str, cwd: str, path: str, access: int = os.X_OK
 
 
 def _is_file(pid: int, path: str, access: int) -> bool:
-    """Look through /proc/PID/root one component at a time: an absolute link leads within that root."""
+    resolved = _resolve(pid, path)
+    inside = f"/proc/{pid}/root{resolved}"
+    return resolved is not None and os.path.isfile(inside) and os.access(inside, access)
+
+
+def _resolve(pid: int, path: str) -> str | None:
+    """Return where a path leads in a process's own filesystem; None for a circle of links.
+
+    Looks through /proc/PID/root one component at a time: an absolute link leads within that root.
+    """
     for _ in range(40):  # links in a row, as the kernel counts
         resolved = "/"
         rest = [part for part in path.split("/") if part and part != "."]
@@ -334,9 +354,8 @@ def _is_file(pid: int, path: str, access: int) -> bool:
             path = posixpath.normpath(posixpath.join(posixpath.dirname(here), target, *rest))
             break
         else:
-            inside = f"/proc/{pid}/root{resolved}"
-            return os.path.isfile(inside) and os.access(inside, access)
-    return False
+            return resolved
+    return None
 
 
 def _filled(data: bytes) -> int:

@@ -25,6 +25,27 @@ def test_only_a_line_that_names_a_git_directory_first_is_about_one(said: bytes, 
 
 
 @pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (b"sh: 1: cargo: not found\n", True),
+        (b"./build.sh: 12: cargo: not found\r\nmake: *** [all] Error 127\n", True),
+        (b"bash: line 1: cargo: command not found\n", True),
+        (b"zsh:1: command not found: cargo\n", True),
+        (b"/usr/bin/env: \xe2\x80\x98node\xe2\x80\x99: No such file or directory\n", True),
+        (b"bash: ./x: /opt/python: bad interpreter: No such file or directory\n", True),
+        (b"bash: line 1: ./x: cannot execute: required file not found\n", True),
+        (b"cat: file: No such file or directory\n", False),
+        (b"error: package x: not found\n", False),
+        (b"GET /x: 404 not found\n", False),
+    ],
+)
+def test_what_shells_say_of_a_missing_program_is_told_from_other_things_that_are_not_found(
+    said: bytes, told: bool
+) -> None:
+    assert (hints.MISSING in hints.look(said, network="enabled", git="commit")) is told
+
+
+@pytest.mark.parametrize(
     "word",
     [
         b".git ",
@@ -36,6 +57,9 @@ def test_only_a_line_that_names_a_git_directory_first_is_about_one(said: bytes, 
         b"localhost connection refuse ",
         b"\n",
         b"\n.git",
+        b": 1: : not found ",
+        b"\n" + b": 1: :" * 60,
+        b"\nenv: " + b": No such file or director" * 14,
     ],
 )
 def test_no_output_keeps_the_event_loop(word: bytes) -> None:

@@ -99,18 +99,58 @@ async def test_a_program_that_the_sandbox_does_not_show_is_named_with_the_settin
         ("./missing.py", "there is no such", "program"),
         ("ls -la", "", 'or ["sh", "-c", "..."] for shell syntax'),
         ("cd", "", "Send the directory as `cwd`"),
+        ("A_1=x", "", "variables as `env`"),
+        ("./folder", "it is a directory", ""),
     ],
 )
 async def test_what_was_written_for_a_shell_or_without_an_interpreter_is_told_how_to_send(
     sandbox: bool, name: str, message: str, next_step: str
 ) -> None:
     with trio.fail_after(SECONDS):
-        async with open_bench(files={"script.py": "print(1)\n"}, sandbox=sandbox) as bench:
+        files = {"script.py": "print(1)\n", "folder/file": ""}
+        async with open_bench(files=files, sandbox=sandbox) as bench:
             with pytest.raises(Refusal) as caught:
                 await run(bench, name)
             assert caught.value.code == "PROCESS_SPAWN_FAILED"
             assert message in caught.value.message
             assert next_step in str(caught.value.next_step)
+
+
+async def test_a_program_that_is_a_link_out_of_the_sandbox_is_told_where_it_leads(bench: Bench, tmp_path: Path) -> None:
+    (bench.root / "env").symlink_to(tmp_path / "toolchain")
+    for name in ("env/python", "./env/python"):
+        with pytest.raises(Refusal) as caught:
+            await run(bench, name)
+        assert caught.value.code == "PROCESS_SPAWN_FAILED"
+        assert f"leads to {tmp_path}/toolchain/python, which is not there inside" in caught.value.message
+        assert "readable_paths" in caught.value.next_step
+
+
+async def test_that_what_a_link_leads_to_exists_is_not_told(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "python").touch(mode=0o755)
+    told = set()
+    for name in ("python", "missing"):
+        (bench.root / "tool").symlink_to(tmp_path / name)
+        with pytest.raises(Refusal) as caught:
+            await run(bench, "./tool")
+        told.add(caught.value.message.replace(f"/{name}", "/NAME"))
+        (bench.root / "tool").unlink()
+    assert len(told) == 1, told
+
+
+@pytest.mark.parametrize("tty", [False, True])
+async def test_a_script_whose_interpreter_is_not_inside_is_explained(bench: Bench, tmp_path: Path, tty: bool) -> None:
+    (bench.root / "script").write_text(f"#!{tmp_path}/toolchain/python\n")
+    (bench.root / "script").chmod(0o755)
+    ran = await bench.call("exec_command", command=["./script"], wait_seconds=30, tty=tty)
+    assert (ran["exit_code"] in (126, 127), hints.MISSING in ran["notes"]) == (True, True), ran
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+@pytest.mark.parametrize("command", ["no-such-tool build", "env no-such-tool"])
+async def test_a_program_that_a_shell_does_not_find_inside_is_explained(bench: Bench, shell: str, command: str) -> None:
+    ran = await run(bench, shell, "-c", command)
+    assert hints.MISSING in ran["notes"], ran
 
 
 async def test_whether_a_file_that_is_no_program_exists_is_not_told(bench: Bench, tmp_path: Path) -> None:
