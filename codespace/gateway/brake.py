@@ -33,14 +33,19 @@ class Brake:
     async def stop(self, work: Work) -> bool:
         """End every live command of a work's workspace; return whether the end of each is recorded.
 
+        One that hangs in the kernel is not waited for: it is still being ended, and the answer says so.
+
         Cancel: this daemon's trees still end with the runner; other daemons may still end theirs.
         """
         ended = list[bool]()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._execution.end_all, limits.GRACE_SECONDS, work.workspace_id, work.root)
+            nursery.start_soon(self._end_ours, work, ended)
             for operation in await self._theirs(work, ended):
                 nursery.start_soon(self._end_theirs, operation, ended)
         return all(ended)
+
+    async def _end_ours(self, work: Work, ended: list[bool]) -> None:
+        ended.append(await self._execution.end_all(limits.GRACE_SECONDS, work.workspace_id, work.root))
 
     async def _theirs(self, work: Work, ended: list[bool]) -> list[Operation]:
         try:

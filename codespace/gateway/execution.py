@@ -146,22 +146,29 @@ class Execution:
             return dict(outcome["replay"])
         return await self._processes.result(run, request, replayed=True)
 
-    async def end_all(self, grace_seconds: float, workspace_id: str | None = None, root: str | None = None) -> None:
-        """End every live process of this daemon, of one workspace or root, and return once each end is recorded.
+    async def end_all(self, grace_seconds: float, workspace_id: str | None = None, root: str | None = None) -> bool:
+        """End every live process of this daemon, of one workspace or root; return whether the end of each was told.
+
+        One that hangs in the kernel is still being ended, and recorded as what it is: not ended.
 
         Cancel: the trees still end with the runner; an end that is not recorded is found as `lost`.
+        Source: limits.VERB_SECONDS for a start under way, limits.END_SECONDS, limits.RECORD_SECONDS.
         """
+        meant = [
+            run
+            for run in self._runs
+            if not run.told.is_set() and workspace_id in (None, run.workspace.id) and root in (None, run.workspace.root)
+        ]
         async with trio.open_nursery() as nursery:
-            for run in self._runs:
-                is_meant = workspace_id in (None, run.workspace.id) and root in (None, run.workspace.root)
-                if not run.told.is_set() and is_meant:
-                    nursery.start_soon(self._end, run, grace_seconds)
+            for run in meant:
+                nursery.start_soon(self._end, run, grace_seconds)
+        return all(run.told.is_set() for run in meant)
 
     async def _end(self, run: Run, grace_seconds: float) -> None:
         await run.started.wait_settled()
-        if run.spawned is not None:
-            await self._put_down(run, grace_seconds)
-        await run.told.wait()
+        if run.spawned is None or await self._put_down(run, grace_seconds):
+            with trio.move_on_after(limits.RECORD_SECONDS):
+                await run.told.wait()
 
     # --- the life of a process ---
 
@@ -294,13 +301,16 @@ class Execution:
                 await self._put_down(run, 0)
             raise
 
-    async def _put_down(self, run: Run, grace_seconds: float) -> None:
+    async def _put_down(self, run: Run, grace_seconds: float) -> bool:
+        """Return whether its end is to be expected now."""
         try:
             await self._runner.terminate(run.process_id, grace_seconds)
         except Refusal as refusal:  # it ended meanwhile, or hangs in the kernel
             log.info("a process was not ended", process_id=run.process_id, code=refusal.code)
+            return refusal.code != "TIMEOUT"
         except Exception:
             log.exception("the runner failed to end a process", process_id=run.process_id)
+        return True
 
     # --- decisions before the start ---
 

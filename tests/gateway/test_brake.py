@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
+import pytest
+import trio
 from sqlite_utils import Database
 
-from codespace.testing import open_bench
+from codespace import limits
+from codespace.gateway import audit
+from codespace.gateway.database import connect
+from codespace.testing import Bench, open_bench
+from codespace.testing.processes import of_command, wait_gone
 
 
 class Blind(Database):
@@ -29,3 +40,60 @@ async def test_a_stop_ends_the_daemons_own_commands_though_it_cannot_be_seen_wha
         lane.db = whole
         assert told["commands_ended"] is False
         assert (await bench.call("process_status", process_id=process_id))["termination"] == "terminated"
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/status").read_text().split("PPid:")[1].split()[0])
+
+
+@asynccontextmanager
+async def unending(bench: Bench, *command: str, work_id: str | None = None) -> AsyncIterator[str]:
+    """Run a command that no order reaches, as if it hung in the kernel: the helpers that would kill it are stopped."""
+    asked = {"command": list(command), "wait_seconds": 0, "work_id": work_id}
+    started = await bench.call("exec_command", **asked)
+    (pid,) = of_command(" ".join(command))
+    monitor = parent(pid)
+    helpers = (parent(monitor), monitor)  # the keeper first: it wakes monitors
+    for helper in helpers:
+        os.kill(helper, signal.SIGSTOP)
+    try:
+        yield started["operation_id"]
+    finally:
+        for helper in helpers:
+            with suppress(ProcessLookupError):  # a daemon that has ended has killed its keeper
+                os.kill(helper, signal.SIGCONT)
+        # Protects the end of a command that nothing else would end, also where the test was cut off.
+        with trio.fail_after(30, shield=True):
+            await wait_gone([pid])
+
+
+@pytest.fixture
+def _impatiently(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GRACE_SECONDS", "STOP_GRACE_SECONDS", "END_SECONDS"):
+        monkeypatch.setattr(limits, name, 0.1)
+
+
+@pytest.mark.usefixtures("_impatiently")
+async def test_a_stop_does_not_wait_for_a_command_that_hangs_in_the_kernel_and_says_that_it_has_not_ended() -> None:
+    async with open_bench(options={"tools": ["work"]}, sandbox=False) as bench:
+        work_id = (await bench.call("work_open", title="t"))["work_id"]
+        async with unending(bench, "sleep", "1001", work_id=work_id) as hangs:
+            with trio.fail_after(60):
+                told = await bench.daemon.inbox.stop(work_id=work_id, text=None)
+            assert (told["commands_ended"], told["state"]) == (False, "closing")
+            assert (await bench.call("operation_status", operation_id=hangs))["status"] == "running"
+
+
+@pytest.mark.usefixtures("_impatiently")
+async def test_a_daemon_that_ends_beside_a_command_that_hangs_records_its_own_end_and_no_end_of_that() -> None:
+    async with open_bench(sandbox=False) as bench:
+        async with unending(bench, "sleep", "1002") as hangs:
+            with trio.fail_after(60):
+                await bench.stop()
+            with connect(bench.daemon.settings.database) as db:
+                instance_id = str(db.table("operations").get(hangs)["instance_id"])
+                assert db.table("operations").get(hangs)["state"] == "running"
+                assert [event.event for event in audit.events(db, instance_id)] == ["started", "stopped"]
+                assert db.table("instances").get(instance_id)["ended_at"] is None
+        await bench.start()
+        assert (await bench.call("operation_status", operation_id=hangs))["status"] == "lost"

@@ -363,14 +363,22 @@ async def test_a_preview_cannot_be_held() -> None:
 async def test_what_is_recorded_is_told_also_where_the_files_cannot_be_seen() -> None:
     async with open_bench(files=FILES) as bench:
         done = await bench.call("apply_patch", patch=APPEND, operation_key="k")
+        bench.root.rename(bench.root.with_name("away"))
+        status = await bench.call("operation_status", operation_id=done["operation_id"])
+        assert (status["status"], status.get("still_current")) == ("applied", None)
+
+
+async def test_what_is_recorded_of_a_directory_is_not_told_of_another_that_has_its_id_by_now() -> None:
+    async with open_bench(files=FILES) as bench:
+        done = await bench.call("apply_patch", patch=APPEND, operation_key="k")
         await bench.stop()
         other = bench.site.folder / "roots" / "other"
         other.mkdir()
         bench.site.workspaces["main"]["root"] = str(other)
         bench.site.write()
         await bench.start()
-        status = await bench.call("operation_status", operation_id=done["operation_id"])
-        assert (status["status"], status.get("still_current")) == ("applied", None)
+        for named in ({"operation_id": done["operation_id"]}, {"operation_key": "k"}):
+            assert (await answer(bench, "operation_status", **named))[0] == "OPERATION_NOT_FOUND"
         with pytest.raises(Refusal) as caught:  # "applied" would be said of a directory that never was patched
             await bench.call("apply_patch", patch=APPEND, operation_key="k")
         assert (caught.value.code, caught.value.operation_id) == ("OPERATION_KEY_CONFLICT", done["operation_id"])
