@@ -5,16 +5,21 @@ A check looks; it starts no daemon, and writes nothing but short-lived files in 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import stat
 import sys
 from collections.abc import Iterator
+from typing import Final
 
 from codespace.cli.finding import Finding
 from codespace.contract import Workspace
 from codespace.errors import CODES, Refusal
 from codespace.settings import MEMORY_DATABASE, Settings, notices
+
+_PREFIX: Final = "doctor-"
+_WRITTEN_BYTES: Final = 262_144  # a new database and its log take half of that
 
 
 def everything(settings: Settings) -> Iterator[Finding]:
@@ -60,16 +65,35 @@ def _root(workspace: Workspace) -> Finding:
 
 
 def state(settings: Settings) -> Iterator[Finding]:
-    mode = stat.S_IMODE(os.stat(settings.state_dir).st_mode)
+    subject, mode = "state directory", stat.S_IMODE(os.stat(settings.state_dir).st_mode)
     if mode & 0o077:
         yield Finding(
             "limit",
-            "state directory",
+            subject,
             f"{settings.state_dir} can be read by others (mode {mode:04o})",
             f"chmod 700 {settings.state_dir}",
         )
+    try:
+        _write_something(settings.state_dir)
+    except OSError as error:
+        yield Finding(
+            "fail",
+            subject,
+            f"{settings.state_dir} takes no new file ({error.strerror}): no daemon starts there",
+            "Make room on its disk, or let this account write there.",
+        )
     else:
-        yield Finding("pass", "state directory", f"{settings.state_dir}, mode {mode:04o}")
+        if not mode & 0o077:
+            yield Finding("pass", subject, f"{settings.state_dir}, mode {mode:04o}")
+
+
+def _write_something(directory: str) -> None:
+    from codespace.sandbox.probefolder import open_folder
+
+    with open_folder(_PREFIX, directory) as folder, open(os.path.join(folder, "file"), "wb") as file:
+        file.write(bytes(_WRITTEN_BYTES))
+        file.flush()
+        os.fsync(file.fileno())  # where some filesystems first look for room
 
 
 def database(settings: Settings) -> Iterator[Finding]:
@@ -108,18 +132,8 @@ def files(settings: Settings) -> Iterator[Finding]:
             "openat, component by component: as strict, but slower",
             "Use Linux 5.6 or newer, or a container whose seccomp profile allows openat2.",
         )
-    missing = _missing_renames(settings.state_dir)
-    if missing is None:
-        yield Finding(
-            "pass", "rename flags", "RENAME_EXCHANGE and RENAME_NOREPLACE work (state directory's file system)"
-        )
-    else:
-        yield Finding(
-            "limit",
-            "rename flags",
-            f"not on the state directory's file system ({missing}); the fallback is used where a root lacks them too",
-            "Put roots on ext4, xfs, btrfs or tmpfs.",
-        )
+    with contextlib.suppress(OSError):  # there is no place to try them, as was said already
+        yield _rename_flags(settings.state_dir)
     device = os.stat(settings.state_dir).st_dev
     for workspace in settings.workspaces.values():
         if os.stat(workspace.root).st_dev != device:
@@ -130,12 +144,26 @@ def files(settings: Settings) -> Iterator[Finding]:
             )
 
 
+def _rename_flags(directory: str) -> Finding:
+    missing = _missing_renames(directory)
+    if missing is None:
+        return Finding(
+            "pass", "rename flags", "RENAME_EXCHANGE and RENAME_NOREPLACE work (state directory's file system)"
+        )
+    return Finding(
+        "limit",
+        "rename flags",
+        f"not on the state directory's file system ({missing}); the fallback is used where a root lacks them too",
+        "Put roots on ext4, xfs, btrfs or tmpfs.",
+    )
+
+
 def _missing_renames(directory: str) -> str | None:
     """Try both flags on two files of our own; return what failed."""
     from codespace import beneath
     from codespace.sandbox.probefolder import open_folder
 
-    with open_folder("doctor-", directory) as folder:
+    with open_folder(_PREFIX, directory) as folder:
         names = [os.path.join(folder, name) for name in ("one", "two")]
         for name in names:
             with open(name, "wb"):

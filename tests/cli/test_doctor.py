@@ -1,11 +1,37 @@
-"""How `codespace doctor` puts a finding into a line."""
+"""How `codespace doctor` puts a finding into a line, and what it says on a bad day."""
 
 from __future__ import annotations
 
+import resource
+from pathlib import Path
+
+from codespace.cli import findings
 from codespace.cli.doctor import line
 from codespace.cli.finding import Finding
+from codespace.settings import Settings
 
 
 def test_a_long_subject_does_not_run_into_what_was_found() -> None:
     assert line(Finding("pass", "workspace my-project", "/srv/a")) == "pass  workspace my-project /srv/a"
     assert line(Finding("pass", "account", "fine")) == f"pass  {'account':<18}fine"
+
+
+def test_a_state_directory_on_a_full_disk_is_a_failure_and_no_pass(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    settings = Settings(state_dir=str(tmp_path), database=":memory:")
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, usual[1]))
+    try:
+        (found,) = findings.state(settings)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert found.verdict == "fail"
+    assert "File too large" in found.found
+    assert [each.verdict for each in findings.state(settings)] == ["pass"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_state_directory_where_nothing_can_be_made_hides_none_of_the_other_findings() -> None:
+    settings = Settings(state_dir="/proc", database=":memory:")
+    assert "fail" in [each.verdict for each in findings.state(settings)]
+    assert [each.subject for each in findings.files(settings)] == ["file primitive"]
