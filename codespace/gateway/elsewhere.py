@@ -140,7 +140,7 @@ class Elsewhere:
         """Return live processes and the latest of the ended ones, oldest first, but those whose ids are in `but`."""
         found = [
             operation
-            for operation in await self._commands()
+            for operation in await self._ledger.list(kind="exec")
             if operation.process_id is not None and operation.process_id not in but
             if operation.state not in _NEVER_RAN
             if (workspace := self._registry.of_root(operation.root)) is not None
@@ -184,14 +184,6 @@ class Elsewhere:
         return operation
 
     # --- what is known ---
-
-    async def _commands(self) -> list[Operation]:
-        """Return the newest commands, and every one without an end however many came behind it, newest first."""
-        unfinished = await self._ledger.unfinished()  # first: what ends in between is in the list, or is over
-        newest = await self._ledger.list(kind="exec")
-        among = {operation.id for operation in newest}
-        older = [each for each in reversed(unfinished) if each.kind == "exec" and each.id not in among]
-        return [*newest, *older]
 
     def _is_past_retention(self, operation: Operation) -> bool:
         ended = operation.finished_at

@@ -205,11 +205,18 @@ class Ledger:
         await self._store.read_behind_writes(lambda db: None)
 
     async def list(self, *, kind: Kind | None = None, limit: int = limits.LIST_ROWS) -> tuple[Operation, ...]:
-        """Return the newest operations first, at most limits.LIST_ROWS."""
+        """Return the newest operations, at most limits.LIST_ROWS, and each older one without an end; newest first."""
         where, values = ("1", ()) if kind is None else ("kind = ?", (kind,))
-        newest = f"{where} ORDER BY created_at DESC, rowid DESC LIMIT ?"
         count = max(1, min(limit, limits.LIST_ROWS))
-        return await self._store.read(lambda db: operation_rows.many(db, newest, *values, count))
+
+        def read(db: Database) -> tuple[Operation, ...]:
+            newest = operation_rows.many(db, f"{where} ORDER BY created_at DESC, rowid DESC LIMIT ?", *values, count)
+            # Each plus keeps SQLite from walking through all of history for the few that are open.
+            unended = f"finished_at IS NULL AND +{where} ORDER BY +created_at DESC, rowid DESC"
+            among = {operation.id for operation in newest}
+            return newest + tuple(each for each in operation_rows.many(db, unended, *values) if each.id not in among)
+
+        return await self._store.read(read)
 
     async def events(self, subject: str) -> tuple[Event, ...]:
         """Return what happened to `subject`, oldest first."""

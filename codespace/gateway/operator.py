@@ -78,7 +78,7 @@ class Operator:
         return await self._grants.listed()
 
     async def operations(self, kind: Kind | None = None, limit: int = limits.LIST_ROWS) -> tuple[Operation, ...]:
-        """Return the recorded operations, newest first."""
+        """Return the newest operations, and each older one without an end; newest first."""
         return await self._ledger.list(kind=kind, limit=limit)
 
     async def version(self) -> Version:

@@ -33,7 +33,7 @@ class Records:
         self._state_dir = state_dir
 
     async def operations(self, kind: Kind | None = None, limit: int = limits.LIST_ROWS) -> tuple[Operation, ...]:
-        """Return the newest operations first."""
+        """Return the newest operations, and each older one without an end; newest first."""
         return await self._ledger.list(kind=kind, limit=limit)
 
     async def operation(self, operation_id: str) -> Operation:

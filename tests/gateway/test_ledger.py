@@ -304,10 +304,31 @@ async def test_a_listing_is_newest_first_filtered_and_bounded(monkeypatch: pytes
 
         assert await found() == ["op-4", "op-3", "op-2", "op-1", "op-0"]
         assert await found(kind="exec") == ["op-3", "op-1"]
+        for number in range(5):
+            await bench.store.write(partial(_finish, operation_id=f"op-{number}"))
         assert await found(kind="patch", limit=2) == ["op-4", "op-2"]
         monkeypatch.setattr(limits, "LIST_ROWS", 3)
         assert len(await found(limit=10)) == 3
         assert len(await found(limit=-1)) == 1
+
+
+def _finish(db: Database, operation_id: str) -> None:
+    db.execute("UPDATE operations SET finished_at = created_at WHERE id = ?", (operation_id,))
+
+
+async def test_what_has_no_end_is_in_every_listing_however_much_came_behind_it() -> None:
+    async with open_bench(":memory:") as bench:
+        for number, kind in enumerate(["patch", "exec", "patch", "patch", "exec", "exec"]):
+            await bench.mint(id=f"op-{number}", kind=kind, created_at=NOW + number)
+        for finished in ("op-2", "op-3", "op-5"):
+            await bench.store.write(partial(_finish, operation_id=finished))
+
+        async def found(**filters: Any) -> list[str]:
+            return [each.id for each in await bench.ledger.list(limit=2, **filters)]
+
+        assert await found() == ["op-5", "op-4", "op-1", "op-0"]
+        assert await found(kind="exec") == ["op-5", "op-4", "op-1"]
+        assert await found(kind="patch") == ["op-3", "op-2", "op-0"]
 
 
 async def test_a_fact_that_moves_nothing_is_in_the_chain() -> None:
