@@ -53,11 +53,15 @@ class Question:
     """Which paths; None for all."""
     prefilter: str | None
     """A glob for last names that lets through all that `wanted` does."""
+    is_prefilter_all: bool = False
+    """Whether it lets through nothing else."""
     most: int | None = None
     """Matching lines of one file that are enough: of a large one with a match in each line ripgrep would keep all."""
 
     def arguments(self) -> list[str]:
         told = ["--json", *_MEMORY, f"--context={self.context_lines}", f"--regexp={self.pattern}"]
+        if "\r" not in self.pattern and "\\r" not in self.pattern:
+            told.append("--crlf")  # `$` is before either kind of line end; ripgrep takes no pattern with \r then
         if self.most is not None:
             told.append(f"--max-count={self.most}")
         return [*told, "--fixed-strings"] if self.literal else told
@@ -109,8 +113,20 @@ class Ripgrep:
                 arguments += [f"--type-add=wanted:{question.prefilter}", "--type=wanted"]
             if self._in_sandbox(arguments, matches.take):
                 matches.cut_off()
+                if question.wanted is not None and not question.is_prefilter_all and self.cut is None:
+                    self._count(question, matches)
                 return matches
         return self._matches_beneath(question)
+
+    def _count(self, question: Question, matches: Matches) -> None:
+        """Have only the files that were asked for count as searched: ripgrep opened others, whose matches were dropped.
+
+        "Nothing found in 40,000 files" is no answer to a glob that is misspelt.
+        """
+        wanted = self.names(question.wanted, include_ignored=False)
+        if self.cut is None:
+            matches.files_searched = len(wanted)
+        self.cut = None  # of the matches nothing is missing
 
     def is_visible(self, path: str) -> bool:
         """Return whether a name may be shown at all."""

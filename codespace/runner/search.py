@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import stat
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import astuple
@@ -11,6 +13,7 @@ from typing import Final, TypeVar
 import trio
 
 from codespace import limits
+from codespace.beneath import Root
 from codespace.contract import FindResult, Match, SearchResult, Workspace
 from codespace.errors import Refusal
 from codespace.runner import fuzzy
@@ -61,7 +64,7 @@ class Search:
 
         Args:
             glob: Which paths, as .gitignore reads one: `*.py` at any depth, `src/**/*.py` from the root.
-                With `!` before it, all others.
+                With `!` before it, all others. One that names a directory is about what is below it.
             query: Letters that appear in the path in that order; the answer is then sorted by fit, else by name.
             include_ignored: Also what .gitignore leaves out; never `.git`.
             limit: Most paths.
@@ -71,12 +74,13 @@ class Search:
         Cancel: nothing is left running.
         """
         _check_limit(limit)
-        wanted = _filter(glob)
+        _check_glob(glob)
         if query is not None:
             _check_text("query", query)
 
         def work(stop: Stop) -> FindResult:
             call = self._call(workspace, stop)
+            wanted = _filter(_aimed(glob, self._roots.of(workspace)))
             names = call.names(wanted, include_ignored=include_ignored)
             kept, total = fuzzy.best(query, names, limit) if query is not None else (names[:limit], len(names))
             paths = tuple(shown(path) for path in kept if call.is_inside(path))
@@ -112,12 +116,23 @@ class Search:
         _check_text("pattern", pattern)
         if not 0 <= context_lines <= limits.SEARCH_CONTEXT_LINES:
             raise _wrong("context_lines", f"context_lines is not within 0 and {limits.SEARCH_CONTEXT_LINES}.")
-        enough = limit + 1  # of one file: one more than is shown tells that there is more
-        question = Question(pattern, literal, context_lines, _filter(glob), _prefilter(glob), enough)
+        _check_glob(glob)
 
         def work(stop: Stop) -> SearchResult:
             call = self._call(workspace, stop)
-            matches = call.matches(question)
+            aimed = _aimed(glob, self._roots.of(workspace))
+            prefilter = _prefilter(aimed)
+            matches = call.matches(
+                Question(
+                    pattern=pattern,
+                    literal=literal,
+                    context_lines=context_lines,
+                    wanted=_filter(aimed),
+                    prefilter=prefilter,
+                    is_prefilter_all=prefilter is not None and prefilter == aimed,
+                    most=limit + 1,  # of one file: one more than is shown tells that there is more
+                )
+            )
             found = sorted(matches.found, key=lambda match: (match.path, match.line))
             reason = call.cut or ("size" if matches.too_long else "unreadable" if call.unreadable else None)
             if len(found) > limit and reason != "time":
@@ -181,17 +196,39 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
+def _check_glob(glob: str | None) -> None:
+    if glob is not None:
+        _check_text("glob", glob)
+        check(_bare(glob))
+
+
+def _bare(glob: str) -> str:
+    bare = glob.removeprefix("!")
+    return bare[1:] if bare.startswith("./") else bare  # as callers write it who mean the root
+
+
+def _aimed(glob: str | None, root: Root) -> str | None:
+    """Return a glob that names a directory as one of what is below it: there are only files to be found."""
+    if glob is None:
+        return None
+    body = _bare(glob).rstrip("/")
+    told = body.removeprefix("/")
+    is_directory = glob.endswith("/")
+    if told and not any(special in told for special in "*?[{\\"):
+        with contextlib.suppress(Refusal):
+            looked = root.look(told)
+            if looked is not None and stat.S_ISDIR(looked.st_mode):
+                is_directory, body = True, f"/{told}"
+    if not told or not is_directory:
+        return glob
+    return f"{'!' * glob.startswith('!')}{'' if '/' in body else '**/'}{body}/**"
+
+
 def _filter(glob: str | None) -> Callable[[str], bool] | None:
     if glob is None:
         return None
-    _check_text("glob", glob)
-    negated = glob.startswith("!")
-    wanted = glob.removeprefix("!")
-    if wanted.startswith("./"):  # as callers write it who mean the root
-        wanted = wanted[1:]
-    check(wanted)
-    matches = Glob(wanted).matches
-    return (lambda path: not matches(path)) if negated else matches
+    matches = Glob(_bare(glob)).matches
+    return (lambda path: not matches(path)) if glob.startswith("!") else matches
 
 
 def _prefilter(glob: str | None) -> str | None:

@@ -168,6 +168,18 @@ async def test_a_glob_narrows_and_never_brings_back_what_is_ignored(search: Sear
     assert (await find(search, workspace, glob="**/one.*")).paths == ("a/one.py",)
 
 
+@pytest.mark.parametrize(
+    ("glob", "files"),
+    [("a/**", 3), ("a/*.py", 1), ("*.py", 1), ("**/*.py", 1), ("!*.py", 6), ("build/**", 0), ("no/**", 0), ("n?", 0)],
+)
+async def test_only_files_that_were_asked_for_count_as_searched(
+    search: Search, workspace: Workspace, glob: str, files: int
+) -> None:
+    for pattern in ("needle", "nowhere"):
+        found = await grep(search, workspace, pattern, glob=glob)
+        assert (found.files_searched, found.truncated, found.reason) == (files, False, None)
+
+
 async def test_a_question_mark_is_one_letter_of_any_script(search: Search, workspace: Workspace) -> None:
     put(workspace, {"names/가.md": "needle", "names/é.md": "needle", "names/x.md": "needle", "names/xy.md": "needle"})
     wanted = ("names/x.md", "names/é.md", "names/가.md")
@@ -209,6 +221,19 @@ async def test_a_cut_answer_is_the_first_part_and_says_so(search: Search, worksp
         True,
         "limit",
     )
+
+
+@pytest.mark.parametrize(
+    ("pattern", "lines"),
+    [("last$", [1, 3]), ("^$", [2]), ("\\r$", [1, 2]), ("last\\r", [1]), ("last.", []), ("last\\s*$", [1, 3])],
+)
+async def test_a_line_ends_before_either_kind_of_line_end(
+    search: Search, workspace: Workspace, pattern: str, lines: list[int]
+) -> None:
+    put(workspace, {"crlf/f": b"the last\r\n\r\nthe last\n"})
+    found = (await grep(search, workspace, pattern, glob="crlf/**")).matches
+    assert [match.line for match in found] == lines
+    assert all("\r" not in match.text for match in found)
 
 
 async def test_a_pattern_is_only_ever_a_pattern(search: Search, workspace: Workspace) -> None:
@@ -263,6 +288,35 @@ async def test_a_glob_that_can_match_nothing_is_no_empty_success(
 async def test_a_glob_from_here_is_one_from_the_root(search: Search, workspace: Workspace) -> None:
     assert (await find(search, workspace, glob="./a/*.py")).paths == ("a/one.py",)
     assert (await find(search, workspace, glob="./one.py")).paths == ()
+
+
+@pytest.mark.parametrize(
+    ("glob", "paths"),
+    [
+        ("a", ["a/.gitignore", "a/one.py", "a/two.txt"]),
+        ("a/", ["a/.gitignore", "a/one.py", "a/two.txt"]),
+        ("./a/", ["a/.gitignore", "a/one.py", "a/two.txt"]),
+        ("/a", ["a/.gitignore", "a/one.py", "a/two.txt"]),
+        ("deep/a", ["deep/a/x"]),
+        ("?/", ["a/.gitignore", "a/one.py", "a/two.txt", "b/local", "deep/a/x"]),
+        ("b", ["b/local"]),
+        ("one.py", ["a/one.py"]),
+        ("local", ["b/local"]),
+        ("x/", []),
+        ("vault", []),
+        ("link", []),
+        ("!a", [".dot", ".gitignore", "b/local", "deep/a/x", "kept.log"]),
+    ],
+)
+async def test_a_glob_that_names_a_directory_is_about_what_is_below_it(
+    search: Search, workspace: Workspace, glob: str, paths: list[str]
+) -> None:
+    put(workspace, {"deep/a/x": "needle"})
+    os.symlink("a", f"{workspace.root}/link")
+    assert list((await find(search, workspace, glob=glob)).paths) == paths
+    found = await grep(search, workspace, glob=glob)
+    assert found.files_searched == len(paths)
+    assert {match.path for match in found.matches} == {path for path in paths if not path.endswith(".gitignore")}
 
 
 async def test_a_name_that_no_caller_could_say_is_shown_escaped(search: Search, workspace: Workspace) -> None:
