@@ -7,6 +7,7 @@ Whatever a command needs is imported when that command runs: `--help` and `--ver
 from __future__ import annotations
 
 import errno
+import io
 import os
 import signal
 import sys
@@ -61,14 +62,16 @@ def _run(argv: Sequence[str] | None) -> int:
 def _start_afresh() -> None:
     """Shed what whoever started us left to its children, and what an execve keeps.
 
-    Where SIGCHLD is ignored the end of no child can be learnt, and a blocked SIGTERM ends nobody. In a locale of
-    another encoding than UTF-8, in which callers, helpers and files say names, they would be taken for others: there it
-    begins again.
+    Where SIGCHLD is ignored the end of no child can be learnt, and a blocked SIGTERM ends nobody. In a locale of another
+    encoding than UTF-8, in which callers, helpers and files say names, they would be taken for others: there it begins
+    again. An output whose own encoding lacks a letter (PYTHONIOENCODING) gets its escape, as standard error does.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     if sys.getfilesystemencoding() != "utf-8" and sys.executable:
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])  # noqa: S606 - ourselves, no shell
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     for number in _ENDING:
         if signal.getsignal(number) == signal.SIG_DFL:  # not where it shall outlive its terminal
             signal.signal(number, _interrupt)

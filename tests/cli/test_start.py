@@ -46,6 +46,16 @@ def test_a_locale_of_another_encoding_is_left_at_once(entry: str) -> None:
     assert told.stdout.splitlines()[:2] == [b"ascii", b"utf-8"]
 
 
+def test_an_output_that_lacks_a_letter_gets_its_escape(desk: Desk) -> None:
+    directory = desk.project / "ä"
+    directory.mkdir()
+    environ = os.environ | {"PYTHONIOENCODING": "ascii"}
+    words = [sys.executable, "-m", "codespace", "init", str(directory)]
+    told = subprocess.run(words, env=environ, cwd=CHECKOUT, capture_output=True, timeout=60)
+    assert (told.returncode, told.stderr) == (0, b"")
+    assert b"/\\xe4" in told.stdout
+
+
 @pytest.mark.parametrize("entry", ["main", "serve"])
 def test_signals_that_a_client_ignored_or_blocked_are_heard_again(entry: str) -> None:
     program = f"""
