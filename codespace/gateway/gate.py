@@ -26,7 +26,7 @@ from codespace.gateway.patching import Patching
 from codespace.gateway.processes import Processes
 from codespace.gateway.registry import Registry
 from codespace.gateway.undo import require_undoable
-from codespace.gateway.view import hold_view, known, shown_view
+from codespace.gateway.view import hold_view, known, operation_view, shown_view
 from codespace.gateway.works import Works
 
 _SEND_IT_AGAIN: Final = (
@@ -202,22 +202,11 @@ class Gate:
     ) -> dict[str, Any]:
         self._require_open()
         operation, workspace = await self._operation(operation_id, operation_key)
-        status: dict[str, Any] = {
-            "operation_id": operation.id,
-            "kind": operation.kind,
-            "status": operation.state,
-            "workspace_id": workspace.id,
-            "created_at": operation.created_at,
-            "finished_at": operation.finished_at,
-            "files": list(operation.files),
-            "changes": [dict(change) for change in operation.changes],
-            "process_id": operation.process_id,
-            "outcome": operation.outcome,
-            "events": [known(event) for event in await self._ledger.events(operation.id)],
-        }
+        status = operation_view(operation, await self._ledger.events(operation.id)) | {"workspace_id": workspace.id}
         if operation.kind == "patch" and operation.state == "applied":
-            status["still_current"] = await self._patching.still_current(workspace, operation)
-        return {name: value for name, value in status.items() if value is not None}
+            current = await self._patching.still_current(workspace, operation)
+            status |= {} if current is None else {"still_current": current}
+        return status
 
     async def operation_undo(self, caller: Caller, *, operation_id: str, operation_key: str | None) -> dict[str, Any]:
         workspace = self._writable(await self._workspace_of(operation_id))

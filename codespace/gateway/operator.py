@@ -29,7 +29,7 @@ from codespace.gateway.polls import Polls
 from codespace.gateway.scopes import Scope
 from codespace.gateway.scrubber import Scrubber
 from codespace.gateway.store import Store
-from codespace.gateway.view import known
+from codespace.gateway.view import known, operation_view
 
 Version = tuple[int, int]
 
@@ -80,6 +80,13 @@ class Operator:
     async def operations(self, kind: Kind | None = None, limit: int = limits.LIST_ROWS) -> tuple[Operation, ...]:
         """Return the newest operations, and each older one without an end; newest first."""
         return await self._ledger.list(kind=kind, limit=limit)
+
+    async def operation(self, operation_id: str) -> dict[str, Any]:
+        """Return what is recorded of one, in whatever directory it was. Raises: Refusal OPERATION_NOT_FOUND."""
+        operation = await self._ledger.get(operation_id)
+        if operation is None:
+            raise Refusal("OPERATION_NOT_FOUND", "No such operation is recorded.")
+        return operation_view(operation, await self._ledger.events(operation_id))
 
     async def version(self) -> Version:
         """Return what differs once anything was written to the database, by whomever."""

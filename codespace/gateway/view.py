@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 from codespace import limits
 from codespace.contract import Chunk, Kept, PatchPlan, ProcessState, Stream
 from codespace.errors import Refusal
+from codespace.gateway.audit import Event
 from codespace.gateway.hold import Hold
+from codespace.gateway.operation import Operation
 
 
 def known(record: Any) -> dict[str, Any]:
     """Return a flat dataclass as a dict: tuples as lists, without the fields that are not known."""
     values = ((field.name, getattr(record, field.name)) for field in fields(record))
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values if value is not None}
+
+
+def operation_view(operation: Operation, events: Iterable[Event]) -> dict[str, Any]:
+    """Return what is recorded of an operation, without what is not known of it."""
+    view = {
+        "operation_id": operation.id,
+        "kind": operation.kind,
+        "status": operation.state,
+        "workspace_id": operation.workspace_id,
+        "created_at": operation.created_at,
+        "finished_at": operation.finished_at,
+        "files": list(operation.files),
+        "changes": [dict(change) for change in operation.changes],
+        "process_id": operation.process_id,
+        "outcome": operation.outcome,
+        "events": [known(event) for event in events],
+    }
+    return {name: value for name, value in view.items() if value is not None}
 
 
 def hold_view(hold: Hold) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def _operations(desk: Desk) -> None:
     @routes.get("/operations/<operation_id>")
     async def operation(operation_id: str) -> Response:
         async def act() -> Response:
-            told = await console.tools.operation_status(SELF, operation_id=operation_id, operation_key=None)
+            told = await _told(desk, operation_id)
             page, why = await _diff(desk, told, whole(request.args.get("cursor"), "cursor") or 0)
             told = {"changes": [], "outcome": None, "process_id": None} | told
             return await desk.page("operation", "operations", told=told, page=page, no_diff=why)
@@ -72,6 +72,16 @@ def _operations(desk: Desk) -> None:
             return path_of("operations", str(done["operation_id"]))
 
         return await desk.post(act)
+
+
+async def _told(desk: Desk, operation_id: str) -> dict[str, Any]:
+    """Return an operation and whether its files still are so; of a directory that is not registered here, the record."""
+    try:
+        return await desk.console.tools.operation_status(SELF, operation_id=operation_id, operation_key=None)
+    except Refusal as refusal:
+        if refusal.code != "OPERATION_NOT_FOUND":
+            raise
+    return await desk.console.operator.operation(operation_id)
 
 
 async def _diff(desk: Desk, told: dict[str, Any], cursor: int) -> tuple[_Page | None, str | None]:

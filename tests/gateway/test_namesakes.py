@@ -15,6 +15,7 @@ from codespace.gateway.database import connect
 from codespace.testing import Bench, open_bench
 from codespace.testing.site import Site
 from tests.gateway.test_elsewhere import beside
+from tests.http.test_console import signed_in
 
 PATCH = "*** Begin Patch\n*** Add File: CANARY.txt\n+text\n*** End Patch\n"
 
@@ -123,3 +124,13 @@ async def test_a_scoped_grant_with_a_hold_of_a_namesake_is_for_the_directory_tha
         await held(bench)
         another = PATCH.replace("CANARY", "another")
         assert (await other.call("apply_patch", patch=another))["status"] == "applied"
+
+
+async def test_the_operator_is_shown_what_is_recorded_of_any_directory(tmp_path: Path) -> None:
+    async with namesakes(tmp_path) as (bench, other), signed_in(other) as http:
+        applied = await bench.call("apply_patch", patch=PATCH)
+        path = f"/operations/{applied['operation_id']}"
+        assert path in (await http.get("/operations")).text
+        page = await http.get(path)
+        assert (page.status_code, "CANARY.txt" in page.text) == (200, True)
+        assert (await http.get("/operations/op-none")).status_code == 404
