@@ -22,13 +22,21 @@ from codespace.sandbox.scan import GitDirectory, Inventory
 
 Mode = Literal["read_only", "commit", "unprotected"]
 
-RULING: Final = ("hooks", "config", "config.worktree", "modules", "commondir")
-"""What decides which programs git runs; read-only also where commands may commit."""
+RULING: Final = ("hooks", "config", "config.worktree", "modules", "commondir", "remotes", "branches")
+"""What decides which programs git runs; read-only also where commands may commit. The last two say where a push goes
+that no configuration says anything of: into a repository with hooks of its own."""
+_DATA: Final = ("objects", "lfs")
 NEEDED: Final = ("hooks", "config")
 """Without these a command could make them: there is nothing to mount on. Such a repository stays read-only."""
 GUARD: Final = b".\n"
 """A `commondir` that says what is so anyway; where it is, no other can be put there."""
-GUARDS: Final[Mapping[str, bytes | None]] = {"commondir": GUARD, "config.worktree": b"", "modules": None}
+GUARDS: Final[Mapping[str, bytes | None]] = {
+    "commondir": GUARD,
+    "config.worktree": b"",
+    "modules": None,
+    "remotes": None,
+    "branches": None,
+}
 """What is made where it is missing, and changes nothing; None: a directory. With another `commondir` or
 `config.worktree` the next git would run its programs; of `modules` the next `git submodule update` believes that it
 has cloned what lies there."""
@@ -54,6 +62,8 @@ def split(root: Root, found: GitDirectory, mode: Mode, named: gitconfig.Found) -
     Args:
         named: What the configuration of all repositories names below the root.
     """
+    if found.kind == "link":
+        return [], []
     if mode == "read_only" or found.kind == "gitfile":
         return [], [found.path]
     return committing(root, found.path, root.path, named)
@@ -63,12 +73,15 @@ def committing(root: Root, path: str, workspace: str, named: gitconfig.Found) ->
     """Return what `split` does in the mode `commit`, for the repository at `path` below any root.
 
     A linked worktree's own part is open only where its tree lies in the workspace: a command that could change which
-    repository another's belongs to would run programs in that one.
+    repository another's belongs to would run programs in that one. A repository with a link where git writes stays
+    read-only: what git wrote next would go where the link leads.
     """
     below = "" if path == "." else path + "/"
     inside = {place: is_pushed for place, is_pushed in named.items() if _is_open(place, path, below)}
     needed = [*(below + name for name in NEEDED), *(place for place, is_pushed in inside.items() if not is_pushed)]
-    if path in inside or not all(_kind(root, place) for place in needed) or not _guarded(root, below, GUARDS):
+    if path in inside or not all(_kind(root, place) for place in needed) or _has_link(root, path):
+        return [], [path]
+    if not _guarded(root, below, GUARDS):
         return [], [path]
     own, others = _worktrees(root, below + WORKTREES, workspace) if _kind(root, below + WORKTREES) else ([], [])
     opened = [place for place in inside if not any(place.startswith(f"{other}/") for other in others)]
@@ -81,6 +94,35 @@ def committing(root: Root, path: str, workspace: str, named: gitconfig.Found) ->
 def _is_open(place: str, path: str, below: str) -> bool:
     """Return whether a place is the repository itself, or lies in it where nothing else closes it."""
     return place == path or (place.startswith(below) and place[len(below) :].partition("/")[0] not in RULING)
+
+
+def _has_link(root: Root, path: str) -> bool:
+    """Return whether a link lies in a repository, or what cannot be looked into: but for where no command writes, and
+    for its data."""
+    left = [path]
+    while left:
+        directory = left.pop()
+        without = (*RULING, *_DATA) if directory == path else ()
+        try:
+            entries = _listed(root, directory)
+        except FileNotFoundError:
+            continue  # git removes empty directories
+        except OSError:
+            return True
+        kept = [entry for entry in entries if entry.name not in without]
+        if any(entry.is_symlink() for entry in kept):
+            return True
+        left += [posixpath.join(directory, entry.name) for entry in kept if entry.is_dir(follow_symlinks=False)]
+    return False
+
+
+def _listed(root: Root, directory: str) -> list[os.DirEntry[str]]:
+    descriptor = root.open_listing(directory)
+    try:
+        with os.scandir(descriptor) as entries:
+            return list(entries)
+    finally:
+        os.close(descriptor)
 
 
 def _worktrees(root: Root, path: str, workspace: str) -> tuple[list[str], list[str]]:
@@ -180,7 +222,7 @@ def gitlinks(root: Root, inventory: Inventory) -> Iterator[tuple[str, bool]]:
 
 def _expected_below(root: Root, inventory: Inventory) -> Iterator[str]:
     for found in inventory.git:
-        if found.kind != "bare":
+        if found.kind in ("directory", "gitfile"):
             yield from (posixpath.join(posixpath.dirname(found.path), path) for path in _expected(root, found))
 
 

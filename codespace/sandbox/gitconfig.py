@@ -99,6 +99,8 @@ def paths_of(root: Root, repositories: Iterable[GitDirectory], account: Account 
     """
     search = _Search(root, account)
     for repository in repositories:
+        if repository.kind == "link":
+            continue
         whole = posixpath.normpath(posixpath.join(root.path, repository.path))
         tops = (whole if repository.kind == "bare" else posixpath.dirname(whole),)
         directories = search.directories(repository)

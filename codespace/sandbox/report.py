@@ -40,7 +40,8 @@ _AVAILABLE: Final = (
 )
 _COMMIT: Final = (
     "`git: commit` is weaker than `read_only`: commands may write objects, refs and the index, so a new submodule can "
-    "be put in place; hooks and configuration stay read-only."
+    "be put in place, or a rebase be left that runs commands when it is continued; hooks and configuration stay "
+    "read-only."
 )
 
 

@@ -24,7 +24,7 @@ from codespace.beneath.reading import Stamp, stamp_of
 from codespace.beneath.walking import Kind, kind_of
 from codespace.errors import Refusal
 
-GitKind = Literal["directory", "gitfile", "bare"]
+GitKind = Literal["directory", "gitfile", "bare", "link"]
 
 _GIT_NAMES: Final = frozenset({".git", "git~1"})  # the second is the short name of the first on FAT and NTFS
 _IGNORED_AT_THE_END: Final = ". "  # FAT and NTFS drop them from a name
@@ -40,7 +40,7 @@ filesystems keep in whole seconds."""
 
 @dataclass(frozen=True, slots=True)
 class GitDirectory:
-    """Something that git takes for a repository, or for the way to one."""
+    """Something that git takes for a repository, or for the way to one; or a link in one, which it writes through."""
 
     path: str
     kind: GitKind
@@ -99,6 +99,12 @@ def _lies_in_git(directory: str) -> bool:
     return any(map(is_git_name, directory.split("/")))
 
 
+def _lies_in_logs(directory: str) -> bool:
+    """Return whether a directory in one of git's is of its logs, where every branch has one of its own name."""
+    below = itertools.dropwhile(lambda name: not is_git_name(name), directory.split("/"))
+    return "logs" in below
+
+
 def scan(root: Root, *, hidden: Sequence[str], protected: Sequence[str], memory: Memory | None = None) -> Inventory:
     """Return what lies below `root`, which shows hidden names (it was opened without globs).
 
@@ -153,7 +159,7 @@ class _Scan:
             hidden_files=tuple(sorted(self._found["files"])),
             sockets=tuple(sorted(self._found["special"])),
             unreadable=tuple(sorted(self._closed)),
-            links=tuple(sorted(self._links)),
+            links=tuple(sorted(set(self._links))),
             entries=self._entries,
         )
 
@@ -268,18 +274,19 @@ class _Scan:
             if kind != "link":  # a link tells only where it leads; that is visible or is not by itself
                 self._found["directories" if kind == "directory" else "files"].append(path)
             return True, False
-        if is_of_git:  # what of it may be written is decided for the whole; its data is much, and under names of git's
-            return (True, False) if name == _DATA else (noted, True)
-        if is_git_name(name):
+        if is_of_git:
+            if kind == "link":
+                self._git.append(GitDirectory(path, "link"))
+                return True, False
+        elif is_git_name(name):
             self._note_git(path, kind)
-            return True, True
-        if self._protected.cover_folded(first, path):
-            # Below a protected directory nothing can be changed, no link either; but a hidden file or a socket is one.
-            if above and self._protected.cover_folded(first, above):
-                return noted, True
+            noted = True
+        # Below a protected directory nothing can be changed, no link either; but a hidden file or a socket is one.
+        if self._protected.cover_folded(first, path) and not (above and self._protected.cover_folded(first, above)):
             (self._links if kind == "link" else self._found["protected"]).append(path)
-            return True, True
-        return noted, True
+            noted = True
+        is_data = is_of_git and name == _DATA and not _lies_in_logs(above)  # it is much, and under names of git's
+        return noted or is_data, not is_data
 
     def _note_git(self, path: str, kind: Kind) -> None:
         if kind == "link":

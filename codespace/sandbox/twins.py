@@ -41,7 +41,7 @@ def names(root: Root, inventory: Inventory, *, git: bool) -> set[str]:
 def _ruling(found: GitDirectory) -> Iterator[str]:
     if found.kind == "gitfile":
         yield found.path
-    else:
+    elif found.kind != "link":
         yield from (name if found.path == "." else f"{found.path}/{name}" for name in RULING)
 
 

@@ -102,6 +102,50 @@ def test_a_submodule_that_was_never_cloned_cannot_be_put_in_place(repository: Ca
     assert (repository.root / "sub" / ".git").exists()
 
 
+@pytest.mark.parametrize(("place", "start"), [("remotes", "URL: "), ("branches", "")])
+def test_a_push_without_a_remote_cannot_be_led_into_a_repository_with_hooks(
+    repository: Cage, place: str, start: str
+) -> None:
+    mark = repository.base / "home" / "ran"
+    attack = f"""
+    git init -q --bare .git/own && printf '#!/bin/sh\ntouch {mark}\n' >.git/own/hooks/update &&
+    chmod +x .git/own/hooks/update && mkdir -p .git/{place} &&
+    echo "{start}$PWD/.git/own" >.git/{place}/origin && echo put
+    """
+    push = ("push", "origin", "HEAD:refs/heads/x")
+    assert running(repository, attack, *push) == ""
+    up = str(repository.base / "up")
+    for words in (
+        ["clone", "-q", "--bare", ".", up],
+        ["remote", "add", "origin", up],
+        push,
+        ["remote", "rm", "origin"],
+    ):
+        assert repository.plainly(["git", *IDENTITY, *words]).code == 0, words
+    assert repository.having(git="unprotected").sh(attack).out == "put\n"  # the control
+    repository.plainly(["git", *IDENTITY, *push])
+    assert mark.exists()
+
+
+@pytest.mark.parametrize("link", ["COMMIT_EDITMSG", "logs/HEAD", "logs/refs/heads/objects/x", "worktrees/x/HEAD"])
+def test_a_link_that_a_command_leaves_in_a_git_directory_is_named_and_no_command_commits_there_any_more(
+    repository: Cage, link: str
+) -> None:
+    """The next git writes through it, wherever it leads: for a command nothing is there."""
+    profile = repository.put(f"{repository.base}/home/.profile", "mine\n")
+    os.symlink("/nowhere", repository.root / ".git/hooks/pre-push")  # of which nothing is to be said
+    committing = repository.having(git="commit")
+    attack = f"mkdir -p .git/{os.path.dirname(link)}; ln -sf {profile} .git/{link}"
+    assert committing.sh(commit("commit -q --allow-empty -m second")).planted == ()
+    assert committing.sh(attack).planted == (f".git/{link}",)
+    assert committing.sh(commit("commit -q --allow-empty -m third")).code != 0
+    if link == "COMMIT_EDITMSG":  # the control: this is what it is named for
+        repository.plainly(["git", *IDENTITY, "commit", "-q", "--allow-empty", "-m", "evil"])
+        assert profile.read_text() == "evil\n"
+    (repository.root / ".git" / link).unlink()
+    assert committing.sh(commit("commit -q --allow-empty -m third")).code == 0
+
+
 def test_the_worktrees_of_others_cannot_be_led_to_another_repository(repository: Cage) -> None:
     tree = repository.base / "home" / "tree"
     for words in (["worktree", "add", "-q", str(tree)], ["config", "extensions.worktreeConfig", "true"]):
@@ -378,6 +422,24 @@ def test_a_second_name_that_an_earlier_run_made_is_no_way_to_write_a_protected_f
     assert chosen.run(["/bin/sh", "-c", attack], protected=PROTECTED).out == "wrote build/fine\n"
     assert "evil" not in (cage.root / ".mcp.json").read_text() + (cage.root / ".git/config").read_text()
     assert cage.having(git="unprotected").sh(attack).out.count("wrote") == 7  # the control
+
+
+@pytest.mark.parametrize("mode", ["commit", "unprotected"])
+def test_what_is_protected_in_a_git_directory_stays_as_it_is_where_commands_may_write_there(
+    repository: Cage, mode: str
+) -> None:
+    attributes = repository.put(".git/info/attributes", "mine\n")
+    chosen = repository.having(git=mode)
+    attack = "echo evil >.git/info/attributes; mv .git/info .git/away; git branch -qf release || echo kept"
+    for words in (["branch", "release"], ["commit", "-q", "--allow-empty", "-m", "second"]):
+        assert repository.plainly(["git", *IDENTITY, *words]).code == 0
+    protected = ("/.git/info/attributes", "**/.git/refs/heads/release")
+    assert chosen.run(["/bin/sh", "-c", attack], protected=protected).out == "kept\n"
+    assert attributes.read_text() == "mine\n"
+    committed = chosen.run(["/bin/sh", "-c", commit("commit -q --allow-empty -m third")], protected=protected)
+    assert committed.code == 0, committed
+    assert chosen.run(["/bin/sh", "-c", "echo x >.git/HEAD"], protected=("/.git/",)).code != 0
+    assert chosen.sh(attack).out == ""  # the control
 
 
 def test_protected_files_cannot_be_changed_or_replaced_by_a_command(cage: Cage) -> None:

@@ -52,6 +52,9 @@ GLOBS = st.sampled_from(
         "B*",
         "secrets",
         "/a/b.pem",
+        "/.git/",
+        "/.git/x",
+        "**/.git/HEAD",
     )
 )
 KINDS = st.sampled_from(("file", "file", "file", "directory", "directory", "link", "special"))
@@ -90,15 +93,16 @@ def slowly(root: Root, hidden: tuple[str, ...], protected: tuple[str, ...]) -> d
             if entry.kind != "link":
                 found["hidden_directories" if entry.kind == "directory" else "hidden_files"].add(entry.path)
             return True
-        if any(map(scan.is_git_name, above.split("/"))):
-            return name == "objects"
-        if scan.is_git_name(name):
-            if entry.kind != "special":
-                found["links" if entry.kind == "link" else "git"].add(entry.path)
+        is_of_git = any(map(scan.is_git_name, above.split("/")))
+        if is_of_git and entry.kind == "link":
+            found["git"].add(entry.path)
+            return True
+        if scan.is_git_name(name) and not is_of_git and entry.kind != "special":
+            found["links" if entry.kind == "link" else "git"].add(entry.path)
         # In a directory that is protected nobody can change anything.
-        elif protects.covers_folded(entry.path) and not (above and protects.covers_folded(above)):
+        if protects.covers_folded(entry.path) and not (above and protects.covers_folded(above)):
             found["links" if entry.kind == "link" else "protected"].add(entry.path)
-        return False
+        return is_of_git and name == "objects"
 
     for _ in root.walk(skip=leave_out):
         pass
