@@ -62,9 +62,10 @@ def _run(argv: Sequence[str] | None) -> int:
 def _start_afresh() -> None:
     """Shed what whoever started us left to its children, and what an execve keeps.
 
-    Where SIGCHLD is ignored the end of no child can be learnt, and a blocked SIGTERM ends nobody. In a locale of another
-    encoding than UTF-8, in which callers, helpers and files say names, they would be taken for others: there it begins
-    again. An output whose own encoding lacks a letter (PYTHONIOENCODING) gets its escape, as standard error does.
+    Where SIGCHLD is ignored the end of no child can be learnt, and a blocked SIGTERM ends nobody. In a locale of
+    another encoding than UTF-8, in which callers, helpers and files say names, they would be taken for others: there it
+    begins again. An output whose own encoding lacks a letter (PYTHONIOENCODING) gets its escape, as standard error
+    does.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
