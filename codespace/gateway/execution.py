@@ -383,7 +383,8 @@ def _timeout(workspace: Workspace, asked: float | None) -> float:
     if not 0 < asked <= workspace.max_timeout_seconds:
         raise Refusal(
             "INVALID_ARGUMENT",
-            f"timeout_seconds must be over 0 and at most {workspace.max_timeout_seconds:g} in this workspace.",
+            f"`timeout_seconds` must be over 0 and at most {workspace.max_timeout_seconds:g} in this workspace. "
+            "Nothing was started.",
             details={"argument": "timeout_seconds", "maximum": workspace.max_timeout_seconds},
         )
     return asked

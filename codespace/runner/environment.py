@@ -98,11 +98,15 @@ def check(env: Mapping[str, str]) -> None:
 
     Raises: Refusal INVALID_COMMAND; details.refused maps each name to the reason.
     """
+    size = sum(len(name) + len(value) for name, value in env.items())
+    if len(env) > limits.ENVIRONMENT_VARIABLES or size > limits.ARGUMENT_BYTES:
+        raise Refusal(
+            "INVALID_COMMAND",
+            f"`env` has {len(env)} variables of {size} characters; it may have {limits.ENVIRONMENT_VARIABLES} of "
+            f"{limits.ARGUMENT_BYTES} at most. Nothing was started.",
+            next_step="Send fewer; write what is large into a file.",
+        )
     problems = {name: problem for name, value in env.items() if (problem := _problem(name, value))}
-    if len(env) > limits.ENVIRONMENT_VARIABLES:
-        problems["env"] = f"more than {limits.ENVIRONMENT_VARIABLES} variables"
-    if sum(len(name) + len(value) for name, value in env.items()) > limits.ARGUMENT_BYTES:
-        problems["env"] = f"more than {limits.ARGUMENT_BYTES} bytes"
     if problems:
         shown = "; ".join(f"{display(name, limit=80)!r}: {problem}" for name, problem in list(problems.items())[:20])
         raise Refusal(

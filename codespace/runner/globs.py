@@ -56,7 +56,8 @@ class Glob:
     def __init__(self, pattern: str, *, braces: bool = True) -> None:
         if len(pattern) > limits.SEARCH_PATTERN_CHARACTERS:
             raise Refusal(
-                "INVALID_ARGUMENT", f"The glob is longer than {limits.SEARCH_PATTERN_CHARACTERS:,} characters."
+                "INVALID_ARGUMENT",
+                f"The glob is longer than {limits.SEARCH_PATTERN_CHARACTERS:,} characters. Nothing was done.",
             )
         self.directories_only = pattern.endswith("/")
         bodies = _alternatives(pattern.rstrip("/")) if braces else [pattern.rstrip("/")]
@@ -219,7 +220,9 @@ def _alternatives(pattern: str) -> list[str]:
             left.extend(before + choice + after for choice in choices)
         # Pairs of braces with one choice grow nothing, and each is another look at the whole pattern.
         if len(done) + len(left) > _ALTERNATIVES or looks > 2 * _ALTERNATIVES:
-            raise Refusal("INVALID_ARGUMENT", f"The glob has over {_ALTERNATIVES} alternatives in braces.")
+            raise Refusal(
+                "INVALID_ARGUMENT", f"The glob has over {_ALTERNATIVES} alternatives in braces. Nothing was done."
+            )
     return done
 
 

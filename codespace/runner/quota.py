@@ -98,8 +98,9 @@ def notes(held: Held, code: int | None, overruns: Overruns) -> list[str]:
             f"{chosen.memory_bytes} bytes (the operator's setting limits.memory_bytes)."
         )
     if overruns.refused:
+        times = "Once" if overruns.refused == 1 else f"{overruns.refused} times"
         found.append(
-            f"{overruns.refused} times no further process or thread was started: the limit of "
+            f"{times} no further process or thread was started: the limit of "
             f"{plan.quota(held.workspace).pids} was reached (the operator's setting limits.pids)."
         )
     if chosen.cpu_seconds is not None and _died_of(code, signal.SIGXCPU):

@@ -185,7 +185,7 @@ def _check_text(name: str, text: str) -> None:
 
 
 def _wrong(argument: str, problem: str) -> Refusal:
-    return Refusal("INVALID_ARGUMENT", problem, details={"argument": argument})
+    return Refusal("INVALID_ARGUMENT", f"{problem} Nothing was searched.", details={"argument": argument})
 
 
 def _is_unicode(text: str) -> bool:

@@ -105,12 +105,14 @@ class Stdin:
         raise StdinClosed(0)
 
 
-def check_size(data: bytes) -> None:
+def check_size(data: bytes, *, starting: bool = False) -> None:
     """Refuse more than one call may send. Raises: Refusal LIMIT_REACHED."""
     if len(data) > limits.STDIN_BYTES:
+        first = "start it with `open_stdin`, and " if starting else ""
         raise Refusal(
             "LIMIT_REACHED",
-            f"{len(data)} bytes for stdin are more than {limits.STDIN_BYTES} in one call. Nothing was written.",
-            next_step="Send it in parts with write_stdin, or write it to a file first.",
+            f"{len(data)} bytes for stdin are more than {limits.STDIN_BYTES} in one call. "
+            f"Nothing was {'started' if starting else 'written'}.",
+            next_step=f"Write it to a file first; or {first}send it in parts with write_stdin.",
             details={"limit": "STDIN_BYTES", "maximum": limits.STDIN_BYTES},
         )

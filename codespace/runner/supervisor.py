@@ -200,7 +200,7 @@ class Supervisor:
             raise Refusal("INTERNAL", "This process id is in use. Nothing was started.")
         environment.check_argv(request.argv)
         environment.check(request.env)
-        check_size(request.stdin or b"")
+        check_size(request.stdin or b"", starting=True)
         self._drop_old()
 
     async def _spawn(self, workspace: Workspace, request: SpawnRequest, cwd_fd: int) -> Spawned:

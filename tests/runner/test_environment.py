@@ -91,7 +91,9 @@ def test_a_value_that_no_program_can_be_given_is_refused(value: str) -> None:
 
 
 def test_too_many_variables_are_refused() -> None:
-    refusal({f"V{number}": "" for number in range(limits.ENVIRONMENT_VARIABLES + 1)})
+    found = refusal({f"V{number}": "" for number in range(limits.ENVIRONMENT_VARIABLES + 1)})
+    assert f"{limits.ENVIRONMENT_VARIABLES + 1} variables" in found.message
+    assert "ask the operator" not in found.next_step, "no setting allows more"
 
 
 def test_hostile_names_are_escaped_in_the_message() -> None:

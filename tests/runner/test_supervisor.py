@@ -311,9 +311,12 @@ async def test_a_command_that_ends_without_reading_its_stdin_is_no_fault(bench: 
 
 async def test_too_much_for_stdin_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "STDIN_BYTES", 10)
-    await refused("LIMIT_REACHED", bench.spawn("cat", stdin=bytes(11)))
+    found = await refused("LIMIT_REACHED", bench.spawn("cat", stdin=bytes(11)))
+    assert "Nothing was started" in found.message
+    assert "`open_stdin`" in found.next_step, "of a process that is not there nothing can be sent to stdin"
     process_id = await bench.spawn("cat", open_stdin=True)
-    await refused("LIMIT_REACHED", bench.supervisor.write_stdin(process_id, bytes(11), eof=False))
+    found = await refused("LIMIT_REACHED", bench.supervisor.write_stdin(process_id, bytes(11), eof=False))
+    assert "Nothing was written" in found.message
 
 
 async def test_a_process_that_does_not_read_takes_what_the_pipe_takes(
