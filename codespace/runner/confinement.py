@@ -93,7 +93,9 @@ class Prober:
                 return Confinement("bubblewrap", ripgrep, bubblewrap.path), True
             lasting = lasting and permanent
             reasons.append(f"{bubblewrap.path}: {cause}")
-        return Confinement("beneath", ripgrep, reason="; ".join(reasons) or "no bubblewrap is installed"), lasting
+        if not reasons:
+            reasons.append(causes.NO_BUBBLEWRAP if self._bwrap_path is None else causes.unusable(self._bwrap_path))
+        return Confinement("beneath", ripgrep, reason="; ".join(reasons)), lasting
 
 
 def _try(bubblewrap: str, ripgrep: str) -> tuple[str | None, bool]:

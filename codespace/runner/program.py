@@ -23,7 +23,8 @@ _READ_BYTES: Final = 1_048_576
 _hashing = trio.CapacityLimiter(limits.HASH_THREADS)
 _HINTS: Final = {
     errno.ENOEXEC: "It is neither a binary for this machine nor a script with a `#!` line; name its interpreter first.",
-    errno.ENOENT: "Its interpreter (the `#!` line or the loader) does not exist.",
+    errno.ENOENT: "Its interpreter (the `#!` line or the loader) does not exist; correct that, or send a program that "
+    "runs it first.",
     errno.E2BIG: "Its arguments and environment are too large; put them into a file.",
     errno.EAGAIN: "The account has as many processes as it may have; end some first.",
     errno.ETXTBSY: "The program is open for writing; wait until it is written.",

@@ -83,6 +83,14 @@ def test_a_bubblewrap_that_isolates_nothing_is_not_believed(tmp_path: Path, body
     assert fake in str(found.reason)
 
 
+def test_a_chosen_bubblewrap_that_is_none_is_named_as_what_to_correct(tmp_path: Path) -> None:
+    fake = script(tmp_path / "bwrap", "exit 1")
+    found = Prober(None, fake).confinement()
+    assert found.kind == "beneath"
+    assert f"bwrap_path {fake}" in str(found.reason)
+    assert "correct it" in str(found.reason)
+
+
 def test_a_passing_failure_is_not_remembered_for_good(
     tmp_path: Path, confinement: Confinement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
