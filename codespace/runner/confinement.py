@@ -19,7 +19,7 @@ from codespace import limits
 from codespace.errors import Refusal
 from codespace.runner import child
 from codespace.runner.stopping import Stop
-from codespace.sandbox import binaries, probefolder
+from codespace.sandbox import binaries, causes, probefolder
 
 WORK: Final = "/work"
 _RIPGREP: Final = "/rg"
