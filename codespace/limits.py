@@ -572,6 +572,8 @@ HTTP_CONNECTIONS: Final = 512
 # Most connections at once: a call each, and a stream for each session; strangers, who come before any token is asked
 # for, must leave descriptors for commands and patches (an account has 1024 as a rule). One more takes the place of the
 # longest stranger's; where all have shown a token, it is closed unserved.
+HTTP_EVENT_BYTES: Final = 61_440
+# Largest answer that is one event of a stream: simple clients take lines of 64 KiB, the official one events of 1 MiB.
 HTTP_BACKLOG: Final = 100
 # Connections that may wait to be accepted.
 TOKEN_BYTES: Final = 32

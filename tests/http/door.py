@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -104,21 +102,6 @@ async def status_of(stream: trio.SocketStream) -> int:
         assert more, data
         data += more
     return int(data.split(b" ", 2)[1])
-
-
-async def session_of(stream: trio.SocketStream, door: Door) -> str:
-    """Open a session on the connection and take the whole answer; return its id."""
-    await stream.send_all(raw("POST", "/mcp", door, json.dumps(INITIALIZE).encode()))
-    data = b""
-    while not (found := re.fullmatch(rb"(.*)\r\n\r\n(.*)", data, re.DOTALL)) or len(found[2]) < _length(found[1]):
-        more = await stream.receive_some()
-        assert more, data
-        data += more
-    return data.lower().split(b"mcp-session-id: ")[1].split(b"\r\n")[0].decode()
-
-
-def _length(head: bytes) -> int:
-    return int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
 
 
 def small_buffers(stream: trio.SocketStream) -> None:

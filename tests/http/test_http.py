@@ -14,7 +14,7 @@ import trio
 from codespace import limits
 from codespace.protocol.tools import TABLE
 
-from .door import INITIALIZE, TOKEN, open_door, raw, session_of, small_buffers, status_of
+from .door import INITIALIZE, TOKEN, open_door, raw, small_buffers, status_of
 
 pytestmark = pytest.mark.filterwarnings(
     # the client's HTTP library leaves its response generators to the garbage collector
@@ -164,7 +164,12 @@ async def test_a_call_that_does_not_end_does_not_hold_the_stop() -> None:
     async def stop() -> float:
         async with open_door() as door, await door.connect() as stream:
             call = {"name": "exec_command", "arguments": {"command": ["sleep"], "wait_seconds": 50}}
-            session = await session_of(stream, door)
+            opened = json.dumps(INITIALIZE).encode()
+            await stream.send_all(raw("POST", "/mcp", door, opened))
+            data = b""
+            while b"\r\n0\r\n\r\n" not in data:
+                data += await stream.receive_some()
+            session = data.lower().split(b"mcp-session-id: ")[1].split(b"\r\n")[0].decode()
             body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}).encode()
             await stream.send_all(raw("POST", "/mcp", door, body, mcp_session_id=session))
             await door.fake.waiting.wait()
@@ -180,7 +185,11 @@ async def test_a_reader_that_has_stopped_reading_does_not_block_the_stop(monkeyp
         async with open_door() as door, await door.connect() as stream:
             small_buffers(stream)
             door.fake.files["big"] = b"x" * 30_000_000 + b"\n"
-            session = await session_of(stream, door)
+            await stream.send_all(raw("POST", "/mcp", door, json.dumps(INITIALIZE).encode()))
+            data = b""
+            while b"\r\n0\r\n\r\n" not in data:
+                data += await stream.receive_some()
+            session = data.lower().split(b"mcp-session-id: ")[1].split(b"\r\n")[0].decode()
             call = {"name": "read", "arguments": {"path": "big"}}
             body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}).encode()
             await stream.send_all(raw("POST", "/mcp", door, body, mcp_session_id=session))

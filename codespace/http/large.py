@@ -1,9 +1,10 @@
-"""An answer that comes alone is sent as one JSON body, and not as a stream of one event.
+"""An answer too large for one event of a stream is sent as one JSON body.
 
 The SDK makes a stream of every answer of the older revisions, so that notifications can come before it. Clients bound
-what one event may hold (the official one at 1 MiB) and end the whole stream at a larger one, where an answer has its
-text twice, for models and for programs. A body has no such bound, and either form is a client's duty to take. What
-begins with anything else than the answer stays a stream: a notification, a question, or a sign of life after 15 s.
+what one event may hold, the official one at 1 MiB, simple ones at a line of 64 KiB, and end the whole stream at a
+larger one; an answer has its text twice, for models and for programs. A body has no such bound, and either form is a
+client's duty to take. What begins with anything else than the answer stays a stream: a notification, a question, or a
+sign of life after 15 s; only long waits do, whose answers hold 64 KiB of output at most.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from codespace import limits
 from codespace.http.body import Message
 
 _ID: Final = rb'(?:-?\d+|"(?:[^"\\]|\\.)*")'
@@ -23,7 +25,7 @@ _OF_STREAMS: Final = frozenset(
 )
 
 
-class Alone:
+class Unstreamed:
     """The `send` of one POST request."""
 
     def __init__(self, send: Any) -> None:
@@ -41,7 +43,8 @@ class Alone:
             return
         if self._start is not None:
             start, self._start = self._start, None
-            if found := _EVENT.fullmatch(message.get("body", b"")):
+            event = message.get("body", b"")
+            if len(event) > limits.HTTP_EVENT_BYTES and (found := _EVENT.fullmatch(event)):
                 self._is_sent = True
                 await self._send_whole(start, found[1])
                 return

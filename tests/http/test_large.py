@@ -1,4 +1,4 @@
-"""An answer that comes alone is one JSON body; whatever begins with something else stays a stream."""
+"""A large answer is one JSON body; a small one, and whatever begins with something else, stays a stream."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import trio
 
-from codespace.http.alone import Alone
+from codespace import limits
+from codespace.http.large import Unstreamed
 
 from .door import INITIALIZE, open_door
 
@@ -33,19 +34,19 @@ def call(number: int | str, tool: str, progress: bool = False, **arguments: Any)
     return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
 
 
-async def test_an_answer_alone_is_json_and_one_behind_progress_is_a_stream() -> None:
+async def test_a_large_answer_is_json_and_a_small_one_or_one_behind_progress_is_a_stream() -> None:
     async with open_door() as door, door.http() as http:
         opened = await http.post("/mcp", json=INITIALIZE)
-        assert opened.headers["content-type"] == "application/json"
-        assert opened.json()["result"]["protocolVersion"] == "2025-11-25"
         session = {"mcp-session-id": opened.headers["mcp-session-id"]}
+        door.fake.files["large.txt"] = b"x" * limits.HTTP_EVENT_BYTES
 
-        alone = await http.post("/mcp", json=call('a "name"', "read", path="a.txt"), headers=session)
-        assert alone.headers["content-type"] == "application/json"
-        assert alone.headers["content-length"] == str(len(alone.content))
-        assert alone.json()["id"] == 'a "name"'
-        refused = await http.post("/mcp", json={"jsonrpc": "2.0", "id": 2, "method": "nothing"}, headers=session)
-        assert refused.json()["error"]["code"] == -32601
+        large = await http.post("/mcp", json=call('a "name"', "read", path="large.txt"), headers=session)
+        assert large.headers["content-type"] == "application/json"
+        assert large.headers["content-length"] == str(len(large.content))
+        assert large.headers["mcp-session-id"] == opened.headers["mcp-session-id"]
+        assert large.json()["id"] == 'a "name"'
+        small = await http.post("/mcp", json=call(2, "read", path="a.txt"), headers=session)
+        assert small.headers["content-type"].startswith("text/event-stream")
 
         waits = call(3, "exec_command", progress=True, command=["sleep"], wait_seconds=0.1)
         behind = await http.post("/mcp", json=waits, headers=session)
@@ -64,29 +65,32 @@ async def test_a_stream_on_which_a_client_only_listens_begins_at_once() -> None:
 
 
 START = {"type": "http.response.start", "status": 200, "headers": [(b"Content-Type", b"text/event-stream")]}
-ANSWER = b'event: message\r\ndata: {"jsonrpc":"2.0","id":1,"result":{}}\r\n\r\n'
+PAD = b"x" * limits.HTTP_EVENT_BYTES
+ANSWER = b'event: message\r\ndata: {"jsonrpc":"2.0","id":1,"result":{"pad":"' + PAD + b'"}}\r\n\r\n'
 
 
 @pytest.mark.parametrize(
     "first",
     [
         b": ping - 2026-01-01\r\n\r\n",
-        b'event: message\r\ndata: {"jsonrpc":"2.0","id":1,"method":"elicitation/create"}\r\n\r\n',
-        b'event: message\r\ndata: {"jsonrpc":"2.0","method":"notifications/x","params":{"result":1}}\r\n\r\n',
+        b'event: message\r\ndata: {"jsonrpc":"2.0","id":1,"method":"elicitation/create","pad":"' + PAD + b'"}\r\n\r\n',
+        b'event: message\r\ndata: {"jsonrpc":"2.0","method":"notifications/x","params":{"result":1,"pad":"'
+        + PAD
+        + b'"}}\r\n\r\n',
         ANSWER + ANSWER,
         b"",
     ],
 )
-async def test_whatever_comes_before_an_answer_keeps_it_a_stream(first: bytes) -> None:
+async def test_whatever_comes_before_a_large_answer_keeps_it_a_stream(first: bytes) -> None:
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
         sent.append(message)
 
     parts = [{"type": "http.response.body", "body": part, "more_body": True} for part in (first, ANSWER)]
-    alone = Alone(send)
-    await alone(START)
+    large = Unstreamed(send)
+    await large(START)
     assert sent == []
     for part in parts:
-        await alone(part)
+        await large(part)
     assert sent == [START, *parts]
