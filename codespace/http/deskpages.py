@@ -75,7 +75,7 @@ def _operations(desk: Desk) -> None:
 
 
 async def _told(desk: Desk, operation_id: str) -> dict[str, Any]:
-    """Return an operation and whether its files still are so; of a directory that is not registered here, the record."""
+    """Return an operation and whether its files still are so; of a directory not registered here, the record."""
     try:
         return await desk.console.tools.operation_status(SELF, operation_id=operation_id, operation_key=None)
     except Refusal as refusal:
