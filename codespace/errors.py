@@ -75,7 +75,8 @@ CODES: Final[Mapping[str, Code]] = {
         "The operating system refused a file operation; the message says which.", "Remove the cause, then call again."
     ),
     "SYMLINK_REJECTED": Code(
-        "A symbolic link lies on the path; links are never followed.", "Use the path of the real file."
+        "A symbolic link lies on the path; links are never followed.",
+        "Use the path of the real file if that is meant; the link itself is looked at and removed by a command.",
     ),
     "SPECIAL_FILE_REJECTED": Code(
         "The path is a directory, device, socket or FIFO where a file is needed.",
