@@ -14,6 +14,7 @@ from typing import Final
 from codespace.sandbox.argv import GATE
 
 _MARK: Final = GATE.encode()
+_INIT: Final = 1  # which takes in orphans
 
 
 def sweep() -> int:
@@ -44,9 +45,25 @@ def _is_orphan(pid: int) -> bool:
     status = _status(pid)
     if status.get("NSpid", "").split()[1:] != ["1"] or status.get("Uid", "").split()[:1] != [str(os.getuid())]:
         return False
-    parent = status.get("PPid", "0")
     # Asked last: a parent that ended in between is gone from /proc, and its child is told to die by the kernel.
-    return not _is_bubblewrap(_words(int(parent)))
+    return not _may_be_bubblewrap(int(status.get("PPid", "0")))
+
+
+def _may_be_bubblewrap(pid: int) -> bool:
+    """Return whether a process is a bubblewrap, as far as can be seen: /proc may show no process of another account's
+    (hidepid), and a bubblewrap that is set-user-id root is such a one in its first moments."""
+    words = _words(pid)
+    return _is_bubblewrap(words) if words else pid > _INIT and _is_there(pid)
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # it is there, and another account's
+    return True
 
 
 def _is_bubblewrap(words: list[bytes]) -> bool:

@@ -13,17 +13,22 @@ from codespace.sandbox import orphans
 from codespace.sandbox.argv import GATE
 
 NEW_PIDS = 0x20000000
+DUMPABLE, DROP_FROM_BOUNDING_SET, TRACING = 4, 24, 19
+UNSEEN = sys.argv[1] == "owned by one that cannot be seen"
+libc = ctypes.CDLL(None)
 
 def orphan():
     # Process 1 of a namespace of its own, with bubblewrap's name and our mark; its parent is no bubblewrap.
     told, telling = os.pipe()
     parent = os.fork()
     if parent == 0:
-        assert ctypes.CDLL(None).unshare(NEW_PIDS) == 0
+        assert libc.unshare(NEW_PIDS) == 0
         said = "import signal; print(flush=True); signal.pause()"
         words = ["bwrap", "-c", said, GATE]
         child = subprocess.Popen(words, executable=sys.executable, stdout=subprocess.PIPE)
         child.stdout.readline()
+        if UNSEEN:
+            assert libc.prctl(DUMPABLE, 0, 0, 0, 0) == 0
         os.write(telling, b"%d" % child.pid)
         child.wait()
         os._exit(0)
@@ -43,8 +48,20 @@ def bystander(pid):
     assert child == pid, (child, pid)
     return asking, answered
 
+def see_nothing_of_others():
+    # What may be read by nobody who may not trace everything is to this process as another account's.
+    assert libc.mount(b"proc", b"/proc", b"proc", 0, b"hidepid=4") == 0
+    lower, upper = 0xFFFFFFFF & ~(1 << TRACING), 0x1FF
+    assert libc.capset((ctypes.c_uint * 2)(0x20080522, 0), (ctypes.c_uint * 6)(lower, lower, 0, upper, upper, 0)) == 0
+
+if UNSEEN:  # and so it is with what it starts, or that were out of its sight too
+    assert libc.prctl(DROP_FROM_BOUNDING_SET, TRACING, 0, 0, 0) == 0
 parent, pid = orphan()
-if sys.argv[1] == "reused":
+if UNSEEN:
+    see_nothing_of_others()
+    swept = orphans.sweep()
+    print(swept, os.path.exists(f"/proc/{parent}"), os.path.exists(f"/proc/{pid}"))
+elif sys.argv[1] == "reused":
     pipes = []
     uid = os.getuid
     def reuse():
@@ -75,6 +92,10 @@ def swept(case: str) -> str:
 
 def test_a_sandbox_without_an_owner_is_killed() -> None:
     assert swept("owned by nobody") == "1 True"
+
+
+def test_a_sandbox_whose_owner_cannot_be_seen_lives() -> None:
+    assert swept("owned by one that cannot be seen") == "0 False True"
 
 
 def test_a_process_that_took_the_number_of_one_that_ended_during_the_look_lives() -> None:
