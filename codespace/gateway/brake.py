@@ -61,8 +61,7 @@ class Brake:
 
     async def _end_theirs(self, operation: Operation, ended: list[bool]) -> None:
         try:
-            found = await self._elsewhere.find(operation.process_id or "")
-            await self._elsewhere.terminate(found, limits.GRACE_SECONDS)
+            await self._elsewhere.end(operation, limits.GRACE_SECONDS)
         except Refusal as refusal:  # of one; the others are ended all the same
             log.warning("another daemon's command was not ended", operation_id=operation.id, code=refusal.code)
             ended.append(False)

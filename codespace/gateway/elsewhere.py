@@ -152,14 +152,18 @@ class Elsewhere:
         return [await self.state(operation) for operation in reversed(found) if operation.id not in left_out]
 
     async def terminate(self, operation: Operation, grace_seconds: float) -> dict[str, Any]:
-        """Ask its daemon to end it, and return the final state once that is recorded.
-
-        Raises: Refusal UNAUTHORIZED where the workspace is read-only here; TIMEOUT where its daemon does not do it.
-        Cancel: it may still be ended.
-        """
+        """End it for an agent, as `end`. Raises: Refusal UNAUTHORIZED where it is read-only here; TIMEOUT."""
         workspace = self._registry.of_root(operation.root)
         assert workspace is not None  # it was found
         policy.require_write(workspace)
+        return await self.end(operation, grace_seconds)
+
+    async def end(self, operation: Operation, grace_seconds: float) -> dict[str, Any]:
+        """Ask its daemon to end it, in whatever directory it runs, and return the final state once that is recorded.
+
+        Raises: Refusal TIMEOUT where its daemon does not do it.
+        Cancel: it may still be ended.
+        """
         if operation.state not in _FINAL:
             if await self._instances.lives(operation.instance_id):
                 await self._stops.ask(operation.process_id or "", operation.instance_id, grace_seconds)

@@ -83,8 +83,11 @@ class Processes:
         }
 
     async def serve(self, request: StopRequest) -> None:
-        """End a process because another daemon asks; never raises."""
+        """End a process because another daemon asks, one that is being started once it is; never raises."""
         try:
+            run = self._runs.of_process(request.process_id)
+            if run is not None:
+                await run.started.wait_settled()
             if self._runs.held(request.process_id) is not None:
                 await self.terminate(request.process_id, request.grace_seconds)
         except Refusal as refusal:

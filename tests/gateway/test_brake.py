@@ -7,7 +7,9 @@ import signal
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -17,7 +19,10 @@ from codespace import limits
 from codespace.gateway import audit
 from codespace.gateway.database import connect
 from codespace.testing import Bench, open_bench
+from codespace.testing.faulty import Faults
 from codespace.testing.processes import of_command, wait_gone
+from codespace.testing.site import Site
+from tests.gateway.test_elsewhere import beside
 
 
 class Blind(Database):
@@ -97,3 +102,61 @@ async def test_a_daemon_that_ends_beside_a_command_that_hangs_records_its_own_en
                 assert db.table("instances").get(instance_id)["ended_at"] is None
         await bench.start()
         assert (await bench.call("operation_status", operation_id=hangs))["status"] == "lost"
+
+
+@pytest.mark.parametrize("here", ["another directory", "read-only"])
+async def test_a_stop_ends_a_command_of_another_daemon_whatever_this_one_may_do_in_its_directory(
+    here: str, tmp_path: Path
+) -> None:
+    async with open_bench(options={"tools": ["work"]}) as bench:
+        site = Site(tmp_path, tools=["work"])
+        site.add_workspace("main", root=bench.root if here == "read-only" else None)
+        site.extra_environ["CODESPACE_OPERATIONS_DB"] = bench.daemon.settings.database
+        if here == "read-only":
+            bench.site.workspaces["main"]["profile"] = "read-only"
+            bench.site.write()
+            await bench.restart()
+        async with beside(bench, site) as other:
+            work_id = (await other.call("work_open", title="t"))["work_id"]
+            asked = {"command": ["sleep", "1000"], "wait_seconds": 0, "work_id": work_id}
+            process_id = (await other.call("exec_command", **asked))["process_id"]
+            told = await bench.daemon.inbox.stop(work_id=work_id, text=None)
+            assert told["commands_ended"] is True
+            assert (await other.call("process_status", process_id=process_id))["termination"] == "terminated"
+
+
+async def test_a_stop_that_comes_while_another_daemon_starts_a_command_ends_it() -> None:
+    starting, go_on, faults = trio.Event(), trio.Event(), Faults()
+
+    async def wait() -> None:
+        starting.set()
+        await go_on.wait()
+
+    async with open_bench(options={"tools": ["work"]}, runner=faults.open_runner) as bench, beside(bench) as other:
+        work_id = (await bench.call("work_open", title="t"))["work_id"]
+        faults.order("before", "spawn", wait)
+        told = dict[str, Any]()
+
+        async def stop() -> None:
+            told.update(await other.daemon.inbox.stop(work_id=work_id, text=None))
+
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(partial(bench.call, "exec_command", command=["sleep", "1000"], wait_seconds=0))
+                await starting.wait()
+                nursery.start_soon(stop)
+                await heard(bench)
+                go_on.set()
+        assert told["commands_ended"] is True
+
+
+async def heard(bench: Bench) -> None:
+    """Return once a request to end a process was asked and taken."""
+
+    def asked() -> int:
+        with connect(bench.daemon.settings.database) as db:
+            return int(db.execute("SELECT count(*) FROM stop_requests").fetchone()[0])
+
+    for wanted in (1, 0):
+        while asked() != wanted:
+            await trio.lowlevel.checkpoint()
