@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from codespace.cli.finding import Finding
 from codespace.errors import Refusal
@@ -17,29 +17,33 @@ _SANDBOX_FIX = (
     "`sudo sysctl user.max_user_namespaces=15000`. In Docker: "
     "--security-opt seccomp=unconfined --security-opt apparmor=unconfined."
 )
+_BUSY_FIX = "Try again when the machine is less busy."
 
 
 def findings(settings: Settings) -> Iterator[Finding]:
     """Yield what is in force for find and search, from a real run on a witness file."""
-    ripgreps = binaries.ripgreps(settings.rg_path)
+    try:
+        ripgreps = binaries.ripgreps(settings.rg_path)
+        bubblewraps = binaries.bubblewraps(settings.bwrap_path)
+    except binaries.Unanswered as problem:
+        yield Finding("fail", "ripgrep", f"nothing is known of it now: {problem}", _BUSY_FIX)
+        return
     if not ripgreps:
         fix = "Correct rg_path." if settings.rg_path else "Install CodeSpace with its dependencies (`pip install .`)."
         yield Finding("fail", "ripgrep", "no ripgrep can be run: find and search are not available", fix)
         return
     yield Finding("pass", "ripgrep", _named(ripgreps[0]))
     try:
-        yield _confined(Prober(settings.rg_path, settings.bwrap_path).confinement(), settings)
+        yield _confined(Prober(settings.rg_path, settings.bwrap_path).confinement(), bubblewraps)
     except Refusal as error:
         yield Finding("fail", "search sandbox", error.message, error.next_step)
 
 
-def _confined(confinement: Confinement, settings: Settings) -> Finding:
+def _confined(confinement: Confinement, bubblewraps: Sequence[Binary]) -> Finding:
     if confinement.kind == "bubblewrap":
-        taken = next(
-            found for found in binaries.bubblewraps(settings.bwrap_path) if found.path == confinement.bubblewrap
-        )
+        taken = next(found for found in bubblewraps if found.path == confinement.bubblewrap)
         return Finding("pass", "search sandbox", f"bubblewrap {_named(taken)}: a search sees the root and nothing else")
-    fix = _SANDBOX_FIX if binaries.bubblewraps(settings.bwrap_path) else "Install bubblewrap, or correct bwrap_path."
+    fix = _SANDBOX_FIX if bubblewraps else "Install bubblewrap, or correct bwrap_path."
     reason = confinement.reason or "unknown"
     return Finding("limit", "search sandbox", f"none ({reason}); files are opened for ripgrep one by one, slower", fix)
 

@@ -66,7 +66,7 @@ class Prober:
     def confinement(self) -> Confinement:
         """Return what is in force. Blocks: for a thread.
 
-        Raises: Refusal FILE_OPERATION_FAILED where there is no ripgrep.
+        Raises: Refusal FILE_OPERATION_FAILED where there is no ripgrep, or none answers now.
         """
         with self._lock:
             if self._known is None or time.monotonic() > self._until:
@@ -75,7 +75,15 @@ class Prober:
             return self._known
 
     def _probe(self) -> tuple[Confinement, bool]:
-        ripgreps = binaries.ripgreps(self._rg_path)
+        try:
+            ripgreps = binaries.ripgreps(self._rg_path)
+        except binaries.Unanswered as problem:
+            raise Refusal(
+                "FILE_OPERATION_FAILED",
+                f"No ripgrep can be run now: {problem}. Nothing was searched.",
+                next_step="Call again when the machine is less busy.",
+                retryable=True,
+            ) from problem
         if not ripgreps:
             raise Refusal(
                 "FILE_OPERATION_FAILED",
@@ -87,7 +95,11 @@ class Prober:
             return Confinement("beneath", ripgrep, reason="bubblewrap is switched off"), True
         reasons: list[str] = []
         lasting = True
-        for bubblewrap in binaries.bubblewraps(self._bwrap_path):
+        try:
+            bubblewraps = binaries.bubblewraps(self._bwrap_path)
+        except binaries.Unanswered as problem:
+            return Confinement("beneath", ripgrep, reason=str(problem)), False
+        for bubblewrap in bubblewraps:
             cause, permanent = _try(bubblewrap.path, ripgrep)
             if cause is None:
                 return Confinement("bubblewrap", ripgrep, bubblewrap.path), True

@@ -5,6 +5,7 @@ Never from anybody's PATH and never from a workspace: a program found there woul
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
 import importlib.util
 import os
@@ -21,6 +22,12 @@ from codespace import limits
 
 _SYSTEM: Final = ("/usr/bin", "/usr/local/bin", "/bin")
 _VERSION: Final = re.compile(rb"(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?")
+SHORTAGES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+"""What a start is refused with while descriptors, memory or processes are short: it says nothing of the program."""
+
+
+class Unanswered(OSError):
+    """Whether a program can be used was not to be learnt now: too slow, or too little of something. It may pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +42,13 @@ def ripgreps(chosen: str | None = None) -> list[Binary]:
     """Return the ripgreps to use, best first: the operator's alone where one is named, else by version.
 
     Of two with the same version ours comes first.
+    Raises: Unanswered.
     """
     return _best(chosen, _wheel_ripgrep(), "rg")
 
 
 def bubblewraps(chosen: str | None = None) -> list[Binary]:
-    """Return the bubblewraps to try, best first, by the same rule."""
+    """Return the bubblewraps to try, best first, by the same rule. Raises: Unanswered."""
     return _best(chosen, _wheel_bubblewrap(), "bwrap")
 
 
@@ -70,7 +78,7 @@ def trusted(path: str) -> bool:
 
 
 def _asked(path: str) -> Binary | None:
-    """Return the program at `path` with its version; None where it cannot say one."""
+    """Return the program at `path` with its version; None where it cannot say one. Raises: Unanswered."""
     if not os.path.isabs(path):
         return None
     try:
@@ -83,7 +91,11 @@ def _asked(path: str) -> Binary | None:
             timeout=limits.SANDBOX_PROBE_SECONDS,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except subprocess.TimeoutExpired:
+        raise Unanswered(f"{path} did not say its version in {limits.SANDBOX_PROBE_SECONDS:g} s") from None
+    except OSError as error:
+        if error.errno in SHORTAGES:
+            raise Unanswered(f"{path} could not be asked for its version ({error.strerror})") from error
         return None
     found = _VERSION.search(told.stdout)
     if told.returncode != 0 or found is None:

@@ -117,9 +117,11 @@ def look(bwrap_path: str | None, etc: Etc) -> Standing:
     lower: Rung = "landlock" if version else "none"
     try:
         seccomp.program()
+        found = binaries.bubblewraps(bwrap_path)
     except seccomp.Missing as missing:
         return Standing(lower, None, (str(missing),), version)
-    found = binaries.bubblewraps(bwrap_path)
+    except OSError as problem:  # of either: a shortage, which passes
+        raise Unsure(str(problem)) from problem
     if not found:
         return Standing(
             lower, None, (causes.NO_BUBBLEWRAP if bwrap_path is None else causes.unusable(bwrap_path),), version

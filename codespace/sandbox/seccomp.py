@@ -16,6 +16,8 @@ import stat
 from types import ModuleType
 from typing import Any, Final
 
+from codespace.sandbox.binaries import SHORTAGES
+
 DENIED: Final[tuple[str, ...]] = (
     # other processes' memory and descriptors
     *("ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "kcmp", "process_madvise"),
@@ -87,7 +89,7 @@ class Missing(Exception):
 def program() -> bytes:
     """Return the filter for this machine as BPF instructions; about 60 ms the first time, then kept.
 
-    Raises: Missing, with the cause and the remedy in its text.
+    Raises: Missing, with the cause and the remedy in its text; OSError where it was short of descriptors or memory.
     """
     try:
         import pyseccomp
@@ -96,6 +98,8 @@ def program() -> bytes:
     try:
         return _compile(pyseccomp)
     except OSError as error:
+        if error.errno in SHORTAGES:  # it passes: no reason to do without a filter until the daemon ends
+            raise
         raise Missing(f"libseccomp could not make the filter ({error.strerror}); install a newer one") from error
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import resource
 from pathlib import Path
 
-from codespace.cli import findings
+import pytest
+
+from codespace import limits
+from codespace.cli import findings, programs
 from codespace.cli.doctor import line
 from codespace.cli.finding import Finding
 from codespace.settings import Settings
@@ -35,3 +38,16 @@ def test_a_state_directory_where_nothing_can_be_made_hides_none_of_the_other_fin
     settings = Settings(state_dir="/proc", database=":memory:")
     assert "fail" in [each.verdict for each in findings.state(settings)]
     assert [each.subject for each in findings.files(settings)] == ["file primitive"]
+
+
+def test_programs_that_do_not_answer_in_time_are_not_told_as_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = tmp_path / "rg"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr(limits, "SANDBOX_PROBE_SECONDS", 0.3)
+    settings = Settings(state_dir=str(tmp_path), database=":memory:", rg_path=str(slow))
+    [found] = programs.findings(settings)
+    assert (found.verdict, "did not say its version" in found.found) == ("fail", True), found
+    assert "Install" not in found.fix

@@ -109,6 +109,31 @@ def test_a_passing_failure_is_not_remembered_for_good(
     assert prober.confinement().kind == "bubblewrap"
 
 
+def test_a_bubblewrap_that_does_not_say_its_version_in_time_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, confinement: Confinement
+) -> None:
+    busy = tmp_path / "busy"
+    busy.touch()
+    fake = script(tmp_path / "bwrap", f'[ -e {busy} ] && exec sleep 60\nexec {confinement.bubblewrap} "$@"')
+    prober = Prober(confinement.ripgrep, fake)
+    monkeypatch.setattr(limits, "SANDBOX_PROBE_SECONDS", 0.3)
+    monkeypatch.setattr(limits, "SANDBOX_RETRY_SECONDS", -1.0)
+    assert "did not say its version" in str(prober.confinement().reason)
+    monkeypatch.undo()
+    busy.unlink()
+    assert prober.confinement().kind == "bubblewrap"
+
+
+def test_a_ripgrep_that_does_not_say_its_version_in_time_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SANDBOX_PROBE_SECONDS", 0.3)
+    prober = Prober(script(tmp_path / "rg", "exec sleep 60"), None)
+    with pytest.raises(Refusal, match="did not say its version") as refused:
+        prober.confinement()
+    assert refused.value.retryable
+
+
 def test_a_lasting_failure_is_remembered_with_its_reason(tmp_path: Path) -> None:
     told = tmp_path / "told"
     fake = script(

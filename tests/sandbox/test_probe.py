@@ -95,6 +95,42 @@ def test_an_unknown_failure_is_never_taken_for_a_lasting_cause(tmp_path: Path) -
         probe.look(chosen, ETC)
 
 
+def test_a_bubblewrap_that_does_not_say_its_version_in_time_concludes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codespace.limits.SANDBOX_PROBE_SECONDS", 0.3)
+    with pytest.raises(probe.Unsure, match="did not say its version"):
+        probe.look(program(tmp_path, "#!/bin/sh\nexec sleep 60\n"), ETC)
+
+
+SHORT = """
+import os, resource
+from codespace.sandbox import probe, seccomp
+from codespace.sandbox.system import Etc
+assert probe.look(None, Etc()).rung == "linux-sandbox"
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+for more in range(40):
+    before = os.listdir("/proc/self/fd")
+    seccomp.program.cache_clear()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(before) - 1 + more, most))
+    try:
+        concluded = probe.look(None, Etc()).rung
+    except probe.Unsure:
+        concluded = "nothing"
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, most))
+    assert os.listdir("/proc/self/fd") == before
+    print(more, concluded)
+"""
+
+
+def test_a_probe_that_is_short_of_descriptors_concludes_nothing_and_keeps_none() -> None:
+    done = subprocess.run([sys.executable, "-c", SHORT], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    concluded = [line.split()[1] for line in done.stdout.splitlines()]
+    assert concluded[0] == "nothing"
+    assert set(concluded) <= {"nothing", "linux-sandbox"}, done.stdout
+
+
 def test_a_program_that_is_missing_is_a_lasting_cause(tmp_path: Path) -> None:
     standing = probe.look(str(tmp_path / "none"), ETC)
     assert standing.rung != "linux-sandbox"
