@@ -106,11 +106,20 @@ class _Ending:
     def __init__(self) -> None:
         self.number: signal.Signals | None = None
         self.told, self._telling = os.pipe()
+        self._patience = trio.CancelScope()
 
     def begin(self, number: signal.Signals) -> None:
         if self.number is None:
             self.number = number
             os.write(self._telling, b"x")
+            self._patience.cancel()
+
+    def patience(self) -> trio.CancelScope:
+        """Return a scope for the one thing that may take its time, for as long as nothing ends the run early."""
+        self._patience = trio.CancelScope(shield=True)
+        if self.number is not None:
+            self._patience.cancel()
+        return self._patience
 
     async def hear(self) -> None:
         """Turn requests to end into the end of the run; in a terminal Ctrl-C is a key, and goes inside."""
@@ -178,7 +187,8 @@ async def _run(prepared: Prepared, domains: tuple[Domain, ...]) -> int:
             nursery.cancel_scope.cancel()
         if session.way_out is not None:
             await session.way_out.close()
-            _tell(session.way_out.notes())
+            with trio.move_on_after(limits.DRAIN_SECONDS):  # a terminal may have stopped to take anything
+                await trio.to_thread.run_sync(_tell, session.way_out.notes(), abandon_on_cancel=True)
     except* Refusal as refused:
         raise _first(refused) from None
     except* (spawn.NotStarted, OSError) as problems:
@@ -228,7 +238,7 @@ async def _in_terminal(nursery: trio.Nursery, session: _Session, ending: _Ending
         return outcome
     finally:
         with contextlib.suppress(termios.error):  # it has hung up, and is nobody's any more
-            termios.tcsetattr(0, termios.TCSADRAIN, before)
+            termios.tcsetattr(0, termios.TCSANOW, before)  # which waits for no terminal that takes nothing
         terminal.close()
 
 
@@ -254,11 +264,15 @@ async def _show(master: int, ending: _Ending) -> None:
             continue
         except OSError:  # nobody has the terminal open any more
             return
-        try:
-            while block:
-                block = block[os.write(1, block) :]
-        except OSError:
-            return ending.begin(signal.SIGHUP)
+        while block:
+            # A terminal that is held up is waited for as by any program: until it goes on, or until it is enough.
+            with ending.patience() as patience:
+                try:
+                    block = block[await trio.to_thread.run_sync(os.write, 1, block, abandon_on_cancel=True) :]
+                except OSError:
+                    return ending.begin(signal.SIGHUP)
+            if patience.cancelled_caught:
+                return
 
 
 async def _follow_size(terminal: Terminal) -> None:

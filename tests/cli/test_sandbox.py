@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import termios
+import time
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,27 @@ def test_what_ends_it_is_told_and_the_terminal_is_as_it_was(tmp_path: Path, numb
     os.kill(child, number)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 128 + number
     assert termios.tcgetattr(terminal)[3] & termios.ICANON
+    os.close(terminal)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_ends_it_is_heard_while_the_terminal_takes_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    inside = "echo up; read said; echo more; touch told; exec sleep 1000"
+    child, terminal = in_a_terminal(tmp_path, inside)
+    theirs = os.open(os.readlink(f"/proc/{child}/fd/0"), os.O_RDWR | os.O_NOCTTY)
+    termios.tcflow(theirs, termios.TCOOFF)
+    os.close(theirs)
+    os.write(terminal, b"go\r")
+    deadline = time.monotonic() + SECONDS
+    while not (tmp_path / "told").exists():
+        assert time.monotonic() < deadline
+        os.sched_yield()
+    os.kill(child, number)
+    ended = os.pidfd_open(child)
+    assert select.select([ended], [], [], SECONDS)[0]
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 128 + number
+    assert termios.tcgetattr(terminal)[3] & termios.ICANON
+    os.close(ended)
     os.close(terminal)
 
 
