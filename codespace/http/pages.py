@@ -7,6 +7,7 @@ only escaped (`own`). It knows no route and decides nothing.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -64,6 +65,14 @@ def coloured(lines: list[str]) -> list[tuple[str, Markup]]:
     return [(_kind(line), _lines(line)) for line in lines]
 
 
+def written(told: Mapping[str, Any]) -> str:
+    """Return what a command wrote, as a person can read it: bytes that are no text as escapes."""
+    chunk = str(told["chunk"])
+    if told["encoding"] != "base64":
+        return chunk
+    return base64.b64decode(chunk).decode("utf-8", "backslashreplace")
+
+
 class Pages:
     """The templates of the console."""
 
@@ -84,6 +93,7 @@ class Pages:
             "argv": _argv,
             "stdin": lambda hold: stdin_view(hold.shown),
             "input": input_view,
+            "written": written,
             "terms": _terms,
         }
 

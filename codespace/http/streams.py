@@ -18,6 +18,7 @@ from codespace.display import display
 from codespace.errors import Refusal
 from codespace.http.desk import COOKIE, SELF, Desk
 from codespace.http.forms import whole
+from codespace.http.pages import written
 
 _LOOK_SECONDS: Final = 1.0
 # One wait of a stream: how much longer it may last than its session or the daemon.
@@ -105,7 +106,7 @@ async def _output(desk: Desk, cookie: str | None, process_id: str, cursor: int) 
         cursor = told["cursor"]
         if told["chunk"] or told["eof"]:
             lost = f"\n({told['output_lost']} bytes were lost)\n" if told["output_lost"] else ""
-            yield _event({"text": lost + told["chunk"], "eof": told["eof"]})
+            yield _event({"text": lost + written(told), "eof": told["eof"]})
         if told["eof"]:
             return
 

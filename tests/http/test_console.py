@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import AsyncIterator
@@ -80,6 +81,18 @@ async def test_the_list_of_what_is_held_names_its_commands_and_files_and_counts_
         page = (await http.get("/holds")).text
         assert [wanted for wanted in ("echo words", "new.txt", 'aria-live="polite">2<') if wanted not in page] == []
         assert "CANARY" not in page
+
+
+async def test_output_that_is_no_text_is_shown_as_what_it_is_on_its_page_and_as_it_comes() -> None:
+    async with open_bench() as bench, signed_in(bench) as http:
+        words = ["sh", "-c", r"printf 'rm -r <everything>\n\377\033[2J'"]
+        ran = await bench.call("exec_command", command=words)
+        assert ran["encoding"] == "base64"
+        page = (await http.get(f"/processes/{ran['process_id']}")).text
+        assert "rm -r &lt;everything&gt;\n\\xff\\x1b[2J</pre>" in page
+        stream = (await http.get(f"/processes/{ran['process_id']}/output?cursor=0")).text
+        (told,) = [line.removeprefix("data: ") for line in stream.splitlines() if line.startswith("data: ")]
+        assert json.loads(told) == {"text": "rm -r <everything>\n\\xff\\x1b[2J", "eof": True}
 
 
 async def test_a_database_that_cannot_be_read_is_told_on_every_page_and_none_fails() -> None:
