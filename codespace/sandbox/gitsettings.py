@@ -26,10 +26,17 @@ class Named:
     path: str
 
 
-_SECTION: Final = re.compile(r'\s*+\[\s*+([A-Za-z0-9.-]++)\s*+("(?:[^"\\]|\\.)*+")?+\s*+\]')
-# It never goes back: a command can have made the configuration that is read.
-_PART: Final = re.compile(r'\\(.)|(")|([#;])|(.)')
-_ESCAPES: Final = {"n": "\n", "t": "\t", "b": "\b"}
+_SPACE: Final = re.compile(r"[ \t\r\n]*+")
+_COMMENT: Final = re.compile(r"[#;][^\n]*+")
+_LINE: Final = re.compile(r"[^\n]*+\n?+")
+_SECTION: Final = re.compile(r'\[[ \t]*+([A-Za-z0-9.-]++)[ \t]*+("(?:[^"\\\n]|\\.)*+")?+[ \t]*+\]')
+_SETTING: Final = re.compile(
+    r'([A-Za-z][A-Za-z0-9-]*+)[ \t]*+(?:=[ \t]*+((?:[^\\"#;\n]++|\\[\s\S]?|"(?:[^\\"\n]++|\\[\s\S]?)*+"?)*+))?+'
+)
+# None ever goes back: a command can have made the configuration that is read.
+_PART: Final = re.compile(r'\\([\s\S]?)|(")|([ \t\r]++)|(.)')
+_ESCAPES: Final = {"n": "\n", "t": "\t", "b": "\b", "\n": ""}
+_BYTE_ORDER_MARK: Final = "\ufeff"
 _OPTIONAL: Final = ":(optional)"
 _PREFIX: Final = "%(prefix)/"
 
@@ -67,6 +74,7 @@ _COMMANDS: Final = frozenset(
         ("filter", "clean"),
         ("filter", "process"),
         ("filter", "smudge"),
+        ("gc", "recentobjectshook"),
         ("gpg", "defaultkeycommand"),
         ("guitool", "cmd"),
         ("hook", "command"),
@@ -84,6 +92,7 @@ _COMMANDS: Final = frozenset(
         ("sendemail", "sendmailcmd"),
         ("sendemail", "tocmd"),
         ("sequence", "editor"),
+        ("svn", "authorsprog"),
         ("tar", "command"),
         ("trailer", "cmd"),
         ("trailer", "command"),
@@ -100,11 +109,13 @@ _EXPANSION: Final = re.compile(r"\$\([^()]*+\)(?=/)|`[^`]*+`(?=/)|\$\{\w++\}(?=/
 _OF_THE_HOME: Final = re.compile(r"\$HOME(?=/)|\$\{HOME\}(?=/)")
 _ASSIGNMENT: Final = re.compile(r"\w+=")
 _BEGINS: Final = frozenset({"!", "{", "do", "else", "elif", "if", "then", "until", "while"})
-_WRAPPERS: Final = frozenset({"command", "env", "exec", "nice", "nohup", "setsid", "sudo", "time"})
+_WRAPPERS: Final = frozenset({"command", "env", "exec", "nice", "nohup", "setsid", "sudo", "time", "timeout"})
 _INTERPRETERS: Final = re.compile(
     r"(?:(?:[bd]?a|z|k|fi|tc|c)?sh|pypy[\d.]*|python[\d.]*|perl[\d.]*|ruby[\d.]*|node|nodejs|deno|bun|php[\d.]*"
     r"|lua[\d.]*|tclsh[\d.]*|Rscript|source|\.)"
 )
+_LOADING: Final = frozenset({"-I", "-d", "-r", "--import", "--loader", "--rcfile", "--require"})
+"""Options of interpreters with a value that may look like a script, and behind which that still comes."""
 _PARTING: Final = "();&|<>"
 _NESTED: Final = 4
 # Commands within commands that are looked at: a shell in a shell is as much as anybody writes.
@@ -142,14 +153,14 @@ def _programs(section: str, value: str) -> Iterator[str]:
 def _started(command: str, nested: list[str]) -> Iterator[str]:
     """Yield the paths in one command, and add to `nested` what it has a shell run (`sh -c '...'`)."""
     expected: Literal["program", "file", "command"] | None = "program"
+    before = ""
     for word in _words(command):
         if word in _BEGINS or not word.strip(_PARTING):
             expected = None if word.startswith(("<", ">")) else "program"
         elif expected == "program" and not (_ASSIGNMENT.match(word) or word.startswith("-")):
             if "/" in word:
                 yield word
-            name = word.rpartition("/")[2]
-            expected = "file" if _INTERPRETERS.fullmatch(name) else "program" if name in _WRAPPERS else None
+            expected = _behind_program(word, before)
         elif expected == "command":
             nested.append(word)
             expected = None
@@ -157,7 +168,18 @@ def _started(command: str, nested: list[str]) -> Iterator[str]:
             expected = _behind(word)
         elif expected == "file":
             yield word
-            expected = None if "/" in word or "." in word else "file"  # it may be the value of an option
+            # It may be the value of an option.
+            expected = None if ("/" in word or "." in word) and before not in _LOADING else "file"
+        before = word
+
+
+def _behind_program(word: str, before: str) -> Literal["program", "file"] | None:
+    """Return what follows a word that a program's name was expected at: of a wrapper, it may be an option's value."""
+    name = word.rpartition("/")[2]
+    if _INTERPRETERS.fullmatch(name):
+        return "file"
+    is_value = "/" not in word and (before.startswith("-") or (before in _WRAPPERS and word[:1].isdigit()))
+    return "program" if name in _WRAPPERS or is_value else None
 
 
 def _behind(option: str) -> Literal["file", "command"] | None:
@@ -183,37 +205,33 @@ def _words(command: str) -> list[str]:
 
 def _settings(text: str) -> Iterator[tuple[str, str, str]]:
     """Yield section, key and value of each setting, the value as it is written; section and key in small letters."""
+    text = text.replace("\r\n", "\n").removeprefix(_BYTE_ORDER_MARK)
     section = ""
-    for line in _lines(text.replace("\r\n", "\n")):
-        end = 0
-        while found := _SECTION.match(line, end):
+    position = 0
+    while position < len(text):
+        if space := _SPACE.match(text, position):
+            position = space.end()
+        if found := _SECTION.match(text, position):
             section = found[1].lower().partition(".")[0]
-            end = found.end()
-        key, equals, value = line[end:].partition("=")
-        if equals:
-            yield section, key.strip().lower(), value.strip()
-
-
-def _lines(text: str) -> Iterator[str]:
-    """Yield each line, with those joined that a backslash continues; a comment ends with its line."""
-    begun: list[str] = []
-    for line in text.split("\n"):
-        escapes = len(line) - len(line.rstrip("\\"))
-        if escapes % 2 and (begun or not line.lstrip().startswith(("#", ";"))):
-            begun.append(line[:-1])
+        elif found := _SETTING.match(text, position):
+            if found[2] is not None:
+                yield section, found[1].lower(), found[2]
         else:
-            yield "".join([*begun, line])
-            begun = []
-    yield "".join(begun)
+            found = _COMMENT.match(text, position) or _LINE.match(text, position)
+        position = found.end() if found else len(text)
 
 
 def _plain(value: str) -> str:
-    """Return a value without its quotes, escapes and comment."""
+    """Return a value without its quotes and escapes, and without what spaces stand at its end outside of quotes."""
     kept: list[str] = []
+    spaces = ""
     quoted = False
-    for escaped, quote, comment, letter in _PART.findall(value):
-        if comment and not quoted:
-            break
-        quoted ^= bool(quote)
-        kept.append(_ESCAPES.get(escaped, escaped) if escaped else letter or comment)
-    return "".join(kept).rstrip()
+    for escaped, quote, space, letter in _PART.findall(value):
+        if space and not quoted:
+            spaces += space
+            continue
+        if quote:
+            quoted = not quoted
+        kept.append(spaces + (_ESCAPES.get(escaped, escaped) or space or letter))
+        spaces = ""
+    return "".join(kept)

@@ -147,6 +147,9 @@ def test_in_the_mode_commit_what_is_included_from_the_git_directory_stays_read_o
             "[include]\npath\npath =\n[core]\nhooksPath = ; none\nhooksPath = ~\0/x\nhooksPath = ~nobody-here/y\n",
             ("/~nobody-here/y",),
         ),
+        ("\ufeff[core]\nhooksPath = a\n", ("/a",)),
+        ("[core]\neditor = true # C:\\\n\thooksPath = a\n[core]\nhooksPath = b ; \\", ("/a", "/b")),
+        ('[core]\nhooksPath = "a # \\\nb "  # c\n', ("/a # b ",)),
         ("[core]\n; a comment \\\nhooksPath = a\\\nb\n[alias]\nx = y\\\\\n[core]\nhooksPath = c\\", ("/ab", "/c")),
     ],
 )

@@ -305,6 +305,7 @@ def test_an_accounts_configuration_that_lies_in_the_workspace_is_not_a_commands_
         ({"core.fsmonitor": "{root}/scripts/program"}, "scripts/program", ["status"]),
         ({"core.fsmonitor": "deep/tools/program"}, "scripts/program", ["status"]),
         ({"core.fsmonitor": "sh scripts/program"}, "scripts/program", ["status"]),
+        ({"core.fsmonitor": "nice -n 5 timeout 50 scripts/program"}, "scripts/program", ["status"]),
         ({"core.fsmonitor": "sh -c 'A=1 exec ./scripts/program'"}, "scripts/program", ["status"]),
         ({"core.fsmonitor": '"$(git rev-parse --show-toplevel)/scripts/program"'}, "scripts/program", ["status"]),
         ({"core.fsmonitor": "f() {{ true && $PWD/scripts/program; }}; f"}, "scripts/program", ["status"]),
