@@ -42,6 +42,8 @@ _HOOKS: Final = (
     *("p4-post-changelist", "p4-pre-submit", "post-index-change"),
 )
 """Where the root itself is the directory of hooks: it cannot be read-only as a whole."""
+_OF_HUSKY: Final = "_"
+"""Where husky keeps its hooks, each of which runs the script of its name beside that directory."""
 _LISTING: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LINKED: Final = (errno.ELOOP, errno.ENOTDIR)
 """What is said of a directory where a link is on the way, and where it is one itself."""
@@ -239,6 +241,9 @@ class _Search:
             self._add(way, is_pushed=is_pushed)
             if named.kind == "hooks":
                 self._see_hooks_at(way)
+                beside, _, last = path.rstrip("/").rpartition("/")
+                if last == _OF_HUSKY and not is_pushed:
+                    self._add(self._follow(posixpath.join(base, beside)))
 
     def _see_hooks_at(self, way: Way) -> None:
         if way.end == ".":

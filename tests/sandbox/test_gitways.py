@@ -194,6 +194,13 @@ def test_a_link_among_hooks_is_seen_though_there_was_none_at_the_look_before(
         assert gitconfig.places(root) == ("/.git/hooks", "/check")
 
 
+def test_the_scripts_that_the_hooks_of_husky_run_are_not_a_commands_to_write(repository: Cage) -> None:
+    runs = '#!/bin/sh\nexec "$(dirname "$(dirname "$0")")/$(basename "$0")"\n'
+    repository.put(f"deep/.husky/_/{HOOK}", runs, 0o755)
+    configure(repository, ("core.hooksPath", "deep/.husky/_"))
+    check(repository, write(f"deep/.husky/{HOOK}", hook(repository)))
+
+
 def test_where_the_root_itself_is_the_directory_of_hooks_each_is_protected_by_its_name(repository: Cage) -> None:
     repository.put("pre-push", "#!/bin/sh\n", 0o755)
     configure(repository, ("core.hooksPath", "."))
