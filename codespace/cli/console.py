@@ -10,13 +10,14 @@ import argparse
 import contextlib
 import html
 import http.client
+import ipaddress
 import os
-import socket
 import sys
 import time
 import webbrowser
+from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from codespace import cli
 from codespace.cli import configured
@@ -26,6 +27,9 @@ from codespace.settings import Settings
 
 _LOOK_SECONDS: Final = 3.0  # a daemon of this machine answers in milliseconds
 _LISTENING: Final = "0A"
+_PLACES: Final = ("127.0.0.1", "::1")
+# Where a name of `.localhost` leads a browser: to either.
+_NONE: Final = "no console is served. Start one with `codespace serve --console`."
 _PAGE: Final = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="referrer" content="no-referrer">
 <meta http-equiv="refresh" content="0;url={link}"><title>CodeSpace</title>
@@ -39,15 +43,15 @@ def run(arguments: argparse.Namespace) -> int:
     if settings is None:
         return cli.USAGE
     url = signin.announced(settings.state_dir)
-    if url is None or not _answers(url):
-        print("codespace: no console is served. Start one with `codespace serve --console`.", file=sys.stderr)
+    if url is None or (trouble := _trouble(url)) is not None:
+        print(f"codespace: {_NONE if url is None else trouble}", file=sys.stderr)
         return cli.USAGE
     try:
         path = write_link(settings, url)
     except OSError as error:
         print(f"codespace: the link cannot be written: {display(configured.cause(error))}", file=sys.stderr)
         return cli.USAGE
-    if arguments.no_browser or not webbrowser.open(f"file://{path}"):
+    if arguments.no_browser or not webbrowser.open(Path(path).as_uri()):
         print(f"Open this file in your browser, soon: {display(path)}")
     else:
         print("Your browser opens the console. If it does not, open this file in it, soon:")
@@ -64,27 +68,46 @@ def write_link(settings: Settings, url: str) -> str:
     return path
 
 
-def _answers(url: str) -> bool:
-    """Return whether a console of ours answers there: an address may be older than its daemon.
+def _trouble(url: str) -> str | None:
+    """Return why no browser is sent there, None where a console of ours answers: an address may outlive its daemon.
 
-    Another account of the machine may have taken the port since then, and would be handed a ticket.
+    Another account of the machine may have taken the port since then, or the same port of the other loopback address,
+    and would be handed a ticket.
     """
     host = urlsplit(url)
+    port = host.port or http.client.HTTP_PORT
+    if not any(_answers(place, port, host) for place in _PLACES):
+        return _NONE
+    if _listeners(port) != {os.geteuid()}:
+        return f"another account of this machine takes connections at port {port} too: your browser may end up there."
+    return None
+
+
+def _answers(place: str, port: int, host: SplitResult) -> bool:
     try:
-        connection = http.client.HTTPConnection("127.0.0.1", host.port, timeout=_LOOK_SECONDS)
+        connection = http.client.HTTPConnection(place, port, timeout=_LOOK_SECONDS)
         connection.request("GET", f"{host.path}sign-in", headers={"Host": host.netloc})
-        return connection.getresponse().status == 200 and _listeners(connection.port) == {os.geteuid()}
+        return connection.getresponse().status == 200
     except (OSError, http.client.HTTPException):
         return False
 
 
 def _listeners(port: int) -> set[int]:
-    """Return the accounts that take connections to this port of 127.0.0.1. Source: /proc/net/tcp in proc(5)."""
-    loopback = f"{int.from_bytes(socket.inet_aton('127.0.0.1'), sys.byteorder):08X}"
-    places = {f"{address}:{port:04X}" for address in (loopback, "0" * 8, "0" * 32)}
+    """Return the accounts that take connections to this port of this machine itself.
+
+    Source: /proc/net/tcp and tcp6 in proc(5).
+    """
+    addresses = (*map(_written, _PLACES), "0" * 8, "0" * 32)
+    places = {f"{address}:{port:04X}" for address in addresses}
     found: set[int] = set()
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(FileNotFoundError), open(f"/proc/net/{table}", encoding="ascii") as lines:
             rows = [line.split() for line in lines]
             found |= {int(row[7]) for row in rows if row[1] in places and row[3] == _LISTENING}
     return found
+
+
+def _written(address: str) -> str:
+    """Return an address as those tables write it: words of 32 bits, in the machine's own order."""
+    packed = ipaddress.ip_address(address).packed
+    return "".join(f"{int.from_bytes(packed[at : at + 4], sys.byteorder):08X}" for at in range(0, len(packed), 4))

@@ -12,6 +12,7 @@ from typing import Final
 from codespace.settings.fault import SettingsError
 
 _HOST_CHARACTERS: Final = frozenset(string.ascii_lowercase + string.digits + ".-:[]_")
+_FOUND: Final = frozenset({"127.0.0.1", "::1", "0.0.0.0", "::"})  # noqa: S104 - named, not bound
 _TOKEN_CHARACTERS: Final = frozenset(string.ascii_letters + string.digits + string.punctuation)
 
 
@@ -70,6 +71,19 @@ def check(host: str, *, token: str | None, allowed_hosts: Sequence[str], no_auth
             "CODESPACE_HTTP_TOKEN",
             "The door would be reachable from other machines or under a public name, and no token is set.",
             "Set a long random token, or listen on 127.0.0.1 without CODESPACE_ALLOWED_HOSTS.",
+        )
+
+
+def require_findable(bound: str) -> None:
+    """Refuse a console at an address to which its own name leads no browser.
+
+    Raises: SettingsError naming the key and the fix.
+    """
+    if bound not in _FOUND:
+        raise SettingsError(
+            "CODESPACE_HTTP_HOST",
+            f"No browser finds the console at {bound}: its name, codespace.localhost, means 127.0.0.1 or ::1.",
+            "Use 127.0.0.1 or ::1 (0.0.0.0 or :: for every address), or leave out --console.",
         )
 
 

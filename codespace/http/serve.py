@@ -58,7 +58,7 @@ async def serve_http(
         operator: Decides approvals behind /inbox.
         console: What is behind /console.
         token_file: Where else a token is kept, made there (0600) at the first start; for loopback only.
-    Raises: SettingsError before anything listens.
+    Raises: SettingsError before anything is served.
     Cancel: connections are cut; a reader that has stopped reading delays it by TCP_USER_TIMEOUT.
     Source: limits.HTTP_DRAIN_SECONDS, limits.HTTP_USER_TIMEOUT_SECONDS.
     """
@@ -71,6 +71,8 @@ async def serve_http(
     sock = await trio.to_thread.run_sync(listener.listen, host, port, limiter=_start_limiter)
     with sock:
         address = listener.address_of(sock, host)
+        if console is not None:
+            exposure.require_findable(sock.getsockname()[0])
         rules = Rules(
             exposure.hosts(address, allowed_hosts),
             exposure.origins(address, allowed_hosts),

@@ -6,10 +6,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from codespace.cli.console import _answers
+from codespace.cli.console import _trouble
 from codespace.testing.installed import HttpDaemon, script
 from codespace.testing.ports import free_port
 from codespace.testing.site import Site
@@ -45,7 +46,7 @@ def test_a_console_that_is_gone_without_a_word_is_not_opened(tmp_path: Path) -> 
         assert console(site, "--no-browser").returncode == 2
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::"])
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::", "::1"])
 def test_a_port_that_another_account_has_taken_is_given_no_ticket(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
@@ -56,12 +57,45 @@ def test_a_port_that_another_account_has_taken_is_given_no_ticket(
         try:
             assert server.stdout is not None
             assert server.stdout.readline().startswith(b"Serving")
-            assert _answers(f"http://127.0.0.1:{port}/")
+            assert _trouble(f"http://127.0.0.1:{port}/") is None
             other = os.geteuid() + 1
             monkeypatch.setattr(os, "geteuid", lambda: other)
-            assert not _answers(f"http://127.0.0.1:{port}/")
+            assert "another account" in str(_trouble(f"http://127.0.0.1:{port}/"))
         finally:
             server.kill()
+
+
+def test_the_browser_is_given_the_file_whatever_its_path_is_and_wherever_the_console_is(tmp_path: Path) -> None:
+    folder = tmp_path / "a #b %20c"
+    folder.mkdir()
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\nprintf %s "$1" > {tmp_path}/opened\n')
+    browser.chmod(0o755)
+    site = Site(folder)
+    site.add_workspace()
+    site.extra_environ |= {"CODESPACE_HTTP_PORT": str(free_port()), "BROWSER": str(browser)}
+    site.extra_environ |= {"CODESPACE_HTTP_HOST": "::1"}
+    with with_console(site):
+        said = console(site)
+    assert said.returncode == 0
+    opened = urlsplit((tmp_path / "opened").read_text())
+    assert (opened.scheme, unquote(opened.path)) == ("file", str(site.state / "console/sign-in.html"))
+
+
+def test_a_console_that_no_browser_would_find_is_not_announced(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.add_workspace()
+    site.extra_environ |= {"CODESPACE_HTTP_PORT": str(free_port()), "CODESPACE_HTTP_HOST": "127.0.0.2"}
+    words = [script(), "serve", "--http", "--console"]
+    alone = subprocess.run(
+        words, env=site.environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+    )
+    assert alone.returncode == 1
+    assert "No browser finds the console at 127.0.0.2" in alone.stderr
+    with with_console(site) as agent:
+        assert not agent.call("workspace_info").get("isError")
+        assert "No browser finds the console" in agent.said
+        assert console(site, "--no-browser").returncode == 2
 
 
 def test_a_second_daemon_whose_port_is_taken_serves_its_client_and_no_console(tmp_path: Path) -> None:
