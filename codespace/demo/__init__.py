@@ -36,7 +36,8 @@ def main() -> int:
     teller = Teller(sys.stdout)
     with open_folder("codespace-demo-") as folder:
         try:
-            return trio.run(_tell, Path(folder), teller)
+            # An interrupt in the middle of the client's own code could leave it waiting for an answer that it has.
+            return trio.run(_tell, Path(folder), teller, restrict_keyboard_interrupt_to_checkpoints=True)
         except BaseExceptionGroup as group:
             if group.subgroup(KeyboardInterrupt) is None:
                 raise
