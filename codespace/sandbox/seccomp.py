@@ -57,6 +57,8 @@ _ENCRYPTION: Final = (0x800C_6613, 0xC050_6617, 0xC040_6618, 0xC040_6619)
 _SUBVOLUMES: Final = (0x5000_9401, 0x5000_9417, 0x5000_940E, 0x5000_9418, 0x5000_940F, 0x5000_943F)
 # BTRFS_IOC_SNAP_CREATE, SUBVOL_CREATE and SNAP_DESTROY, each with its second form: a snapshot of a root that is a
 # subvolume has what is hidden there, unmasked, and one that is destroyed takes with it what is protected in it.
+_LEASES: Final = (1024, 1040)
+# F_SETLEASE, F_SETDELEG: whoever opens a file with a lease waits for the holder, 45 s as a rule, each time.
 _PRIVILEGE_BITS: Final = (stat.S_ISUID, stat.S_ISGID)
 _MODES: Final = (("chmod", 1), ("fchmod", 1), ("fchmodat", 2), ("mknod", 1), ("mknodat", 2), ("creat", 1))
 # Where each call has its mode.
@@ -118,6 +120,8 @@ def _compile(library: ModuleType) -> bytes:
         rules.deny(number, code=errno.ENOSYS)
     for request in (*_TERMINAL, _DISCIPLINE, *_ENCRYPTION, *_SUBVOLUMES):
         rules.deny("ioctl", rules.masked(1, _INT, request))
+    for lease in _LEASES:
+        rules.deny("fcntl", rules.masked(1, _INT, lease))
     return rules.export()
 
 

@@ -156,6 +156,13 @@ def test_no_snapshot_of_a_subvolume_can_be_made_nor_one_be_made_or_destroyed(cag
         assert cage.plainly(["/usr/bin/perl", "-e", *words]).out != EPERM
 
 
+def test_no_lease_can_be_taken_that_keeps_others_from_opening_a_file(cage: Cage) -> None:
+    cage.put("file")
+    attack = "open(my $f, '+<', 'file') or die; print fcntl($f, $_, 1) ? 'y ' : $! + 0 . ' ' for 1024, 1040, 2"
+    assert cage.perl(attack).out.split() == [EPERM, EPERM, "y"]  # the last is F_SETFD
+    assert cage.plainly(["/usr/bin/perl", "-e", attack]).out.split()[0] == "y"
+
+
 def test_no_other_discipline_can_be_given_to_a_terminal(cage: Cage) -> None:
     attack = "open(my $m, '+<', '/dev/ptmx') or die; my $n = pack('i', 0); print ioctl($m, 0x5423, $n) ? 'set' : $! + 0"
     assert cage.perl(attack).out == EPERM
