@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import shlex
 import stat
 import sys
 from collections.abc import Iterator
@@ -71,7 +72,7 @@ def state(settings: Settings) -> Iterator[Finding]:
             "limit",
             subject,
             f"{settings.state_dir} can be read by others (mode {mode:04o})",
-            f"chmod 700 {settings.state_dir}",
+            f"chmod 700 {shlex.quote(settings.state_dir)}",
         )
     try:
         _write_something(settings.state_dir)
@@ -195,8 +196,7 @@ def isolation(settings: Settings) -> Iterator[Finding]:
     if settings.http_token is None and os.path.exists(settings.http_token_file):
         mode = stat.S_IMODE(os.stat(settings.http_token_file).st_mode)
         if mode & 0o077:
-            yield Finding(
-                "fail", "token", "the generated token can be read by others", f"chmod 600 {settings.http_token_file}"
-            )
+            fix = f"chmod 600 {shlex.quote(settings.http_token_file)}"
+            yield Finding("fail", "token", "the generated token can be read by others", fix)
     if sys.stderr is None:
         yield Finding("limit", "log", "there is no stderr; logs go nowhere")

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import sys
 import tomllib
 from collections.abc import Sequence
@@ -202,7 +203,7 @@ def _next_steps(path: str, name: str, profile: str, copied: str | None, holds: b
     print(f"Wrote {display(path)}" + (f" (what was there before: {display(copied)})" if copied else ""))
     print("\nNext:")
     if path != default_path(os.environ, home(os.environ)):
-        print(f"  export CODESPACE_CONFIG={display(path)}")
+        print(f"  export CODESPACE_CONFIG={shlex.quote(display(path))}")
     print("  codespace doctor                     what is in force, and what is not")
     print("  codespace client-config claude-code  or claude-desktop, cursor, vscode, codex, generic")
     if profile == "read-only":

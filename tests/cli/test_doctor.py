@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import shlex
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,13 @@ def test_a_state_directory_on_a_full_disk_is_a_failure_and_no_pass(tmp_path: Pat
     assert "File too large" in found.found
     assert [each.verdict for each in findings.state(settings)] == ["pass"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_fix_can_be_pasted_whatever_the_path(tmp_path: Path) -> None:
+    place = tmp_path / "my own; $(files)"
+    place.mkdir(mode=0o755)
+    (found,) = findings.state(Settings(state_dir=str(place), database=":memory:"))
+    assert shlex.split(found.fix) == ["chmod", "700", str(place)]
 
 
 def test_a_state_directory_where_nothing_can_be_made_hides_none_of_the_other_findings() -> None:

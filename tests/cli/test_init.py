@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import stat
 import tomllib
 from pathlib import Path
@@ -145,6 +146,13 @@ def test_a_configuration_that_would_never_be_read_is_not_written(desk: Desk, nam
     assert "ending" in said.err or "UTF-8" in said.err
     assert "/tmp/codespace-init" not in said.err  # what was only tried out
     assert list(desk.home.iterdir()) == []
+
+
+def test_what_is_to_be_typed_next_can_be_pasted_whatever_the_path(desk: Desk) -> None:
+    path = desk.home / "my own; $(files).toml"
+    said = desk.codespace("init", desk.project, "--config", path)
+    (line,) = [line for line in said.out.splitlines() if "export" in line]
+    assert shlex.split(line) == ["export", f"CODESPACE_CONFIG={path}"]
 
 
 def test_a_directory_whose_name_is_no_text_is_told_in_words(desk: Desk) -> None:
