@@ -100,6 +100,9 @@ _COMMANDS: Final = frozenset(
     }
 )
 """Settings that a shell runs."""
+_ADDRESSES: Final = frozenset({("remote", "url"), ("remote", "pushurl")})
+_EXTERNAL: Final = "ext::"
+"""How an address begins that is a program (gitremote-ext)."""
 _OF_ANY_KEY: Final = frozenset({"alias", "pager"})
 _MARKED: Final = frozenset({"alias", "submodule"})
 """Sections whose values are commands of the shell only behind an exclamation mark."""
@@ -133,6 +136,8 @@ def named(text: str) -> Iterator[Named]:
                 yield Named(kind, path)
         elif (section, key) in _COMMANDS or section in _OF_ANY_KEY or (section, key) == ("submodule", "update"):
             yield from (Named("program", path) for path in _programs(section, _plain(said)))
+        elif (section, key) in _ADDRESSES and (address := _plain(said)).startswith(_EXTERNAL):
+            yield from (Named("program", path) for path in _programs(section, address.removeprefix(_EXTERNAL)))
 
 
 def _path(value: str) -> str:

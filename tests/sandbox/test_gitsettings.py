@@ -79,6 +79,8 @@ def test_the_programs_of_a_command_are_what_it_starts_and_what_interpreters_read
         ("[init]\ntemplateDir = tools\n", Named("program", "tools")),
         ("[gc]\nrecentObjectsHook = tools/x\n", Named("program", "tools/x")),
         ("[svn]\nauthorsProg = tools/x\n", Named("program", "tools/x")),
+        ('[remote "x"]\nurl = ext::tools/x %S\n', Named("program", "tools/x")),
+        ('[remote "x"]\nurl = ../tools/x\npushurl = https://tools/x\n', None),
         ("[alias]\nx = commit -m docs/x\n", None),
         ("[core]\nexcludesFile = x/y\nattributesFile = x/y\n[submodule]\nupdate = rebase\n", None),
     ],

@@ -320,6 +320,7 @@ def test_an_accounts_configuration_that_lies_in_the_workspace_is_not_a_commands_
         ({"filter.x.process": "/usr/bin/env sh scripts/program"}, "scripts/program", ["diff"]),
         ({"diff.x.textconv": "scripts/program"}, "scripts/program", ["-c", "core.pager=cat", "diff"]),
         ({"diff.external": "scripts/program"}, "scripts/program", ["diff"]),
+        ({"protocol.ext.allow": "always", "remote.x.url": "ext::scripts/program"}, "scripts/program", ["fetch", "x"]),
         ({"alias.ours": "!scripts/program"}, "scripts/program", ["ours"]),
         ({"gpg.program": "{root}/scripts/program", "commit.gpgSign": "true"}, "scripts/program", ["commit", "-amx"]),
         ({"core.editor": "bash -x program"}, "program", ["commit", "-a"]),
