@@ -320,7 +320,6 @@ def test_an_accounts_configuration_that_lies_in_the_workspace_is_not_a_commands_
         ({"filter.x.process": "/usr/bin/env sh scripts/program"}, "scripts/program", ["diff"]),
         ({"diff.x.textconv": "scripts/program"}, "scripts/program", ["-c", "core.pager=cat", "diff"]),
         ({"diff.external": "scripts/program"}, "scripts/program", ["diff"]),
-        ({"protocol.ext.allow": "always", "remote.x.url": "ext::scripts/program"}, "scripts/program", ["fetch", "x"]),
         ({"alias.ours": "!scripts/program"}, "scripts/program", ["ours"]),
         ({"gpg.program": "{root}/scripts/program", "commit.gpgSign": "true"}, "scripts/program", ["commit", "-amx"]),
         ({"core.editor": "bash -x program"}, "program", ["commit", "-a"]),
@@ -336,6 +335,12 @@ def test_a_program_that_the_configuration_names_is_not_a_commands_to_write(
     configure(repository, *((key, value.format(root=repository.root)) for key, value in settings.items()))
     cage = repository.having(git="read_only")
     check(cage, "".join(write(name, hook(cage)) for name in (attacked, "deep/tools/program")) + "echo x >>file; ", host)
+
+
+def test_a_program_that_is_the_address_of_a_remote_is_not_a_commands_to_write(repository: Cage) -> None:
+    repository.put("scripts/program", "#!/bin/sh\nexit 1\n", 0o755)  # it would be asked for what it has
+    configure(repository, ("protocol.ext.allow", "always"), ("remote.x.url", "ext::scripts/program %S"))
+    check(repository, write("scripts/program", hook(repository)), ["fetch", "x"])
 
 
 def test_the_git_directory_that_a_gitfile_names_through_a_link_cannot_be_exchanged(repository: Cage) -> None:
