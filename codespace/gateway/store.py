@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from sqlite_utils import Database
@@ -74,10 +76,8 @@ class Store:
     async def _read_on(self, lane: Lane, fn: Callable[[Database], T]) -> T:
         def work(call: Call) -> T:
             lane.db.execute("BEGIN")
-            try:
+            with _no_longer_than_here(lane.db):
                 return _plain(fn(lane.db))
-            finally:
-                _rollback(lane.db)
 
         return await _run(lane, work, "Nothing was changed.")
 
@@ -97,13 +97,11 @@ class Store:
             db = self._writer.db
             self._set_durable(durable)
             db.execute("BEGIN IMMEDIATE")
-            try:
+            with _no_longer_than_here(db):
                 self._require_in_place()
                 result = _plain(fn(db))
                 call.commit_begins()
                 db.execute("COMMIT")
-            finally:
-                _rollback(db)
             return result
 
         return await _run(self._writer, work, "Nothing was written to the database.")
@@ -188,6 +186,18 @@ def _plain(value: T) -> T:
     return value
 
 
-def _rollback(db: Database) -> None:
-    if db.conn.in_transaction:
-        db.execute("ROLLBACK")
+@contextmanager
+def _no_longer_than_here(db: Database) -> Iterator[None]:
+    """Roll back what the block has not committed, and let go of what it was reading when it failed.
+
+    An error keeps the frames that it came through, and so a half-read cursor; a rollback does not end that. As long as
+    anybody has the error, the connection would see what was true then, and write nothing.
+    """
+    try:
+        yield
+    except BaseException as error:
+        traceback.clear_frames(error.__traceback__)
+        raise
+    finally:
+        if db.conn.in_transaction:
+            db.execute("ROLLBACK")

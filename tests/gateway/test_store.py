@@ -729,3 +729,22 @@ async def test_what_waits_is_counted_and_swept_by_an_index_and_not_through_bodie
         )
         covering = "COVERING " if what == "count(*)" else ""
         assert f"USING {covering}INDEX holds_waiting (state=? AND expires_at" in plan
+
+
+@pytest.mark.parametrize("lane", ["read", "write"])
+async def test_a_read_that_fails_half_way_leaves_nobody_behind_in_what_was_true_then(path: Path, lane: str) -> None:
+    """Though somebody keeps the error, and with it what was being read: on an old snapshot nothing is ever news."""
+
+    def stumble(db: Database) -> list[int]:
+        return [int(name) for (name,) in db.execute("SELECT name FROM meta ORDER BY name DESC")]
+
+    async with open_store(path) as store, open_store(path) as other:
+        await store.write(put("a"))
+        await store.write(put("b"))
+        with pytest.raises(ValueError, match="invalid literal") as kept:
+            await getattr(store, lane)(stumble)
+        await other.write(put("c"))
+        await store.write(put("d"))
+        assert await store.read(names) == {"a", "b", "c", "d"}
+        assert await other.scrub()
+        assert kept.value.__traceback__ is not None
