@@ -56,3 +56,19 @@ def test_held_input_is_shown_and_granted(open_console: Open) -> None:
         expect(page.locator(".status .state")).to_have_text("denied")
         assert "everything" not in console.call("read_process", process_id=process)["chunk"]
         console.call("terminate_process", process_id=process)
+
+
+def test_a_command_that_writes_without_end_cannot_keep_the_operator_from_stopping_it(open_console: Open) -> None:
+    with open_console(approvals="off") as console:
+        page = console.signed_in()
+        endless = ["sh", "-c", "echo first; yes writing | head -c 8000000; echo last; exec sleep 1000"]
+        ran = console.call("exec_command", workspace_id="main", command=endless, wait_seconds=0)
+        page.goto(f"{console.url}/processes/{ran['process_id']}")
+        expect(page.locator("#output")).to_contain_text("last\n")
+        assert page.evaluate("document.getElementById('output').textContent.length") == 300_000
+        expect(page.get_by_text("load the page again for its beginning")).to_be_visible()
+        page.reload()
+        expect(page.locator("#output")).to_contain_text("first\nwriting")
+        page.get_by_role("button", name="Stop").click()
+        expect(page.locator(".status .state")).to_have_text("exited")
+        assert console.told == []

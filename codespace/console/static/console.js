@@ -83,12 +83,27 @@
   addEventListener("pageshow", listen);
   listen();
 
+  // Characters that a page of output holds: with tens of millions it is so slow that nobody could press Stop.
+  const MOST = 300000;
   const output = document.querySelector("[data-stream]");
+
+  function show(text) {
+    output.append(text);
+    let over = output.textContent.length - MOST;
+    if (over > 0) document.getElementById("earlier").hidden = false;
+    while (over > 0) {
+      const first = output.firstChild;
+      const gone = Math.min(over, first.length);
+      if (gone === first.length) first.remove(); else first.deleteData(0, gone);
+      over -= gone;
+    }
+  }
+
   if (output) {
     const stream = new EventSource(output.dataset.stream);
     stream.onmessage = (event) => {
       const told = JSON.parse(event.data);
-      if (told.text) output.append(told.text);
+      if (told.text) show(told.text);
       if (told.eof) { stream.close(); refresh(); }
     };
     // A broken stream would begin again where this page began, and show things twice.
