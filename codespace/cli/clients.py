@@ -49,6 +49,8 @@ class Client:
     typed: bool = False
     """Whether an entry names its transport in `type`."""
     http: bool = True
+    waits: bool = False
+    """Whether an entry has it wait for its servers; else it begins without the tools of one that takes a second."""
     after: str = "Restart the client."
 
 
@@ -59,7 +61,7 @@ CLIENTS: Final[Mapping[str, Client]] = {
     "claude-code": Client("Claude Code", ".claude.json", "mcpServers", typed=True, after="Check it with `/mcp`."),
     "cursor": Client("Cursor", ".cursor/mcp.json", "mcpServers"),
     "vscode": Client("VS Code", ".config/Code/User/mcp.json", "servers", typed=True, after="Run `MCP: List Servers`."),
-    "codex": Client("Codex", ".codex/config.toml", _TOML_SECTION, after="Check it with `codex mcp list`."),
+    "codex": Client("Codex", ".codex/config.toml", _TOML_SECTION, waits=True, after="Check it with `codex mcp list`."),
     "generic": Client("any MCP client", None, "mcpServers", typed=True),
 }
 
@@ -89,8 +91,7 @@ def program() -> list[str]:
 
 def _stdio_entry(settings: Settings, client: Client) -> dict[str, Any]:
     words = [*program(), "serve", "--stdio"]
-    entry: dict[str, Any] = {"type": "stdio"} if client.typed else {}
-    entry |= {"command": words[0], "args": words[1:]}
+    entry = _beginning(client, "stdio") | {"command": words[0], "args": words[1:]}
     wanted = {name: value for name, value in os.environ.items() if name in _CARRIED}
     if settings.config_path is not None:
         wanted["CODESPACE_CONFIG"] = settings.config_path
@@ -99,14 +100,17 @@ def _stdio_entry(settings: Settings, client: Client) -> dict[str, Any]:
     return entry
 
 
+def _beginning(client: Client, transport: str) -> dict[str, Any]:
+    return ({"type": transport} if client.typed else {}) | ({"required": True} if client.waits else {})
+
+
 def _http_entry(settings: Settings, client: Client) -> dict[str, Any]:
     if not client.http:
         raise Unwritable(
             f"{client.title} starts its servers itself and cannot be given a URL in its file. Leave --http out."
         )
-    entry: dict[str, Any] = {"type": "http"} if client.typed else {}
     headers = "http_headers" if client.section == _TOML_SECTION else "headers"
-    return entry | {
+    return _beginning(client, "http") | {
         "url": Address(settings.http_host, settings.http_port).url,
         headers: {"Authorization": f"Bearer {_token(settings)}"},
     }

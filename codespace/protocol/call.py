@@ -15,7 +15,7 @@ from codespace import limits, log
 from codespace.contract import Caller, Tools
 from codespace.errors import Refusal
 from codespace.protocol.asking import Ask, question
-from codespace.protocol.results import Results, failure, success
+from codespace.protocol.results import Results, failure, form_for, success
 from codespace.protocol.tool import Tool
 from codespace.protocol.tools import TABLE
 
@@ -64,7 +64,7 @@ class Calls:
                 result = await self._decided(caller, tool, held, ask)
         finally:
             self._under_way -= 1
-        return success(tool.name, result, ignored, self._results)
+        return success(tool.name, result, ignored, form_for(caller.client, self._results))
 
     async def _decided(self, caller: Caller, tool: Tool, held: Refusal, ask: Ask | None) -> dict[str, Any]:
         """Ask the client's user about a hold; run it if it is granted. Raises: `held`, where there is no decision."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import mcp_types as types
 
@@ -15,6 +15,17 @@ from codespace.protocol import prose
 
 Results = Literal["both", "text", "structured"]
 """The operator's `results` setting: which of the two forms are sent."""
+_SHOW_STRUCTURE: Final = frozenset({"claude-code", "codex-mcp-client"})
+# Clients that give their model the structured form alone where there is one: lines as `\n` in JSON, images as base64.
+
+
+def form_for(client: str, results: Results) -> Results:
+    """Return which forms one client is sent; `both` is the readable one alone where its model would not see that.
+
+    Args:
+        client: Its own name for itself, which is believed: nothing but the form depends on it.
+    """
+    return "text" if results == "both" and client in _SHOW_STRUCTURE else results
 
 
 def success(tool: str, result: Mapping[str, Any], ignored: Sequence[str], results: Results) -> types.CallToolResult:

@@ -18,7 +18,7 @@ from codespace.contract import Caller, Tools
 from codespace.display import display
 from codespace.protocol.asking import asks
 from codespace.protocol.call import Calls
-from codespace.protocol.results import Results
+from codespace.protocol.results import Results, form_for
 from codespace.protocol.schemas import input_schema, output_schema
 from codespace.protocol.tool import Tool
 from codespace.protocol.tools import GROUPS, offered
@@ -52,11 +52,14 @@ def build_server(
     Raises: ValueError for a group that does not exist.
     """
     table = {tool.name: tool for tool in offered(exposed)}
-    listed = types.ListToolsResult(tools=[_described(tool, results) for tool in table.values()])
+    listed = {
+        form: types.ListToolsResult(tools=[_described(tool, form) for tool in table.values()])
+        for form in {results, "text"}
+    }
     calls = Calls(tools, results)
 
     async def list_tools(context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        return listed
+        return listed[form_for(_name(context), results)]
 
     async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         tool = table.get(params.name)
@@ -108,15 +111,19 @@ def _unknown(name: str, table: dict[str, Tool]) -> MCPError:
 
 
 def _caller(context: Context, transport: Transport) -> Caller:
-    client = context.session.client_params
-    name = "unknown" if client is None or client.client_info is None else client.client_info.name
     meta = context.meta or {}
     wants_progress = meta.get("progress_token") is not None or meta.get("progressToken") is not None
     return Caller(
         transport=transport,
-        client=display(name, limit=limits.SHOWN_NAME_CHARACTERS),
+        client=_name(context),
         progress=_progress(context) if wants_progress else None,
     )
+
+
+def _name(context: Context) -> str:
+    client = context.session.client_params
+    name = "unknown" if client is None or client.client_info is None else client.client_info.name
+    return display(name, limit=limits.SHOWN_NAME_CHARACTERS)
 
 
 def _progress(context: Context) -> Callable[[float, str], Awaitable[None]]:

@@ -249,7 +249,8 @@ TOP: Final[Mapping[str, Key]] = {
     "results": Key(
         kinds.choice("text", "structured", "both"),
         "both",
-        "Which form of a result a client gets: for a model, a program.",
+        "Which form of a result a client gets: for a model, a program. Clients that show their model only the form for "
+        "programs (Claude Code, Codex) are sent `text` for `both`.",
     ),
     "tools": Key(
         kinds.listing(kinds.choice("files", "exec", "approvals", "work")),

@@ -44,6 +44,15 @@ def test_every_client_is_told_to_start_this_very_installation(desk: Desk, client
     assert found["env"] == {"CODESPACE_CONFIG": str(desk.config)}
 
 
+@pytest.mark.parametrize("words", [(), ("--http",)])
+def test_codex_is_told_to_wait_for_the_tools(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("CODESPACE_HTTP_TOKEN", "t0ken")
+    assert printed("codex", desk.codespace("client-config", "codex", *words).out)["required"] is True
+    assert "required" not in printed("cursor", desk.codespace("client-config", "cursor", *words).out)
+
+
 def test_the_command_for_claude_code_can_be_pasted_into_a_shell(desk: Desk) -> None:
     said = desk.codespace("client-config", "claude-code")
     words = shlex.split(said.out.strip().splitlines()[-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 from collections.abc import AsyncIterator
@@ -13,6 +14,7 @@ import pytest
 import structlog.testing
 import trio
 from mcp import Client, MCPError
+from mcp_types import Implementation
 
 from codespace.protocol.server import build_server
 from codespace.protocol.tools import TABLE
@@ -235,7 +237,6 @@ async def test_a_cancelled_call_cancels_the_wait_and_the_server_goes_on(mode: st
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 async def test_the_callers_transport_and_escaped_name_reach_the_gateway(mode: str) -> None:
-    from mcp_types import Implementation
 
     fake = FakeTools()
     server = build_server(as_tools(fake), version="0", transport="http")
@@ -252,6 +253,27 @@ async def test_text_only_servers_send_no_structure_and_promise_none() -> None:
         answer = await client.call_tool("read", {"path": "a.txt"})
     assert answer.structured_content is None
     assert answer.content
+
+
+@ERAS
+@pytest.mark.parametrize("name", ["claude-code", "codex-mcp-client"])
+async def test_a_client_that_would_show_its_model_only_the_structure_is_sent_the_readable_form(
+    mode: str, name: str
+) -> None:
+    server = build_server(as_tools(FakeTools()), version="0")
+    async with Client(server, mode=mode, client_info=Implementation(name=name, version="1")) as client:
+        assert all(tool.output_schema is None for tool in (await client.list_tools()).tools)
+        answer = await client.call_tool("read", {"path": "dot.png", "encoding": "base64"})
+    assert answer.structured_content is None
+    assert [block.type for block in answer.content] == ["text", "image"]
+    assert base64.b64encode(PNG).decode() not in str(answer.content[0])
+
+
+async def test_such_a_client_is_sent_the_structure_where_the_operator_wants_nothing_else() -> None:
+    server = build_server(as_tools(FakeTools()), version="0", results="structured")
+    async with Client(server, mode="legacy", client_info=Implementation(name="claude-code", version="1")) as client:
+        assert all(tool.output_schema is not None for tool in (await client.list_tools()).tools)
+        assert (await client.call_tool("read", {"path": "a.txt"})).structured_content is not None
 
 
 async def test_structured_only_servers_send_no_text() -> None:
