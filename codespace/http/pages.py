@@ -90,6 +90,7 @@ class Pages:
             "own": _own,
             "when": _when,
             "about": _about,
+            "files": lambda names: _summary(", ".join(names)),
             "argv": _argv,
             "stdin": lambda hold: stdin_view(hold.shown),
             "input": input_view,
@@ -128,6 +129,11 @@ def _about(hold: Hold) -> str:
         text = str(shown.get("process_id", ""))
     else:
         text = ", ".join(shown.get("files", []))
+    return _summary(text)
+
+
+def _summary(text: str) -> str:
+    """Return what of a text stands in a list, which has a row for each of many."""
     return text if len(text) <= limits.CONSOLE_SUMMARY_CHARACTERS else f"{text[: limits.CONSOLE_SUMMARY_CHARACTERS]}…"
 
 

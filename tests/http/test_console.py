@@ -83,6 +83,16 @@ async def test_the_list_of_what_is_held_names_its_commands_and_files_and_counts_
         assert "CANARY" not in page
 
 
+async def test_a_list_shows_no_more_of_what_an_agent_does_than_a_line() -> None:
+    many = [f"{'x' * 50}/{number}" for number in range(100)]
+    patch = "".join(f"*** Add File: {name}\n+1\n" for name in many)
+    async with open_bench() as bench, signed_in(bench) as http:
+        await bench.call("apply_patch", patch=f"*** Begin Patch\n{patch}*** End Patch\n")
+        page = (await http.get("/operations")).text
+        assert f"{many[0]}, {many[1]}"[: limits.CONSOLE_SUMMARY_CHARACTERS] in page
+        assert many[2] not in page
+
+
 async def test_output_that_is_no_text_is_shown_as_what_it_is_on_its_page_and_as_it_comes() -> None:
     async with open_bench() as bench, signed_in(bench) as http:
         words = ["sh", "-c", r"printf 'rm -r <everything>\n\377\033[2J'"]
