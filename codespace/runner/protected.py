@@ -56,6 +56,8 @@ PROTECTED: Final[tuple[str, ...]] = (
     "/.gitmodules",
     "/.githooks/",
     "/.husky/",
+    # Mercurial: hooks in its configuration, and which repository it goes by
+    "/.hg/",
 )
 
 
