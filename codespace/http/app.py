@@ -14,7 +14,6 @@ from codespace.http.body import Receive
 from codespace.http.console import Console, console_routes
 from codespace.http.guard import App, Guard, Rules, Send
 from codespace.http.inbox import inbox_routes
-from codespace.http.large import Unstreamed
 
 
 def build_app(
@@ -54,7 +53,7 @@ def build_app(
 
     async def dispatch(scope: Any, receive: Receive, send: Send) -> None:
         if mcp is not None and scope["type"] == "http" and scope["path"] == "/mcp":
-            await mcp(scope, receive, Unstreamed(send) if scope["method"] == "POST" else send)
+            await mcp(scope, receive, send)
         else:
             await pages(scope, receive, send)
 

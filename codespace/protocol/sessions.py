@@ -20,6 +20,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from codespace import limits
+from codespace.protocol.large import Unstreamed
 from codespace.protocol.message import NoMessage, read, refusal
 
 IDENTITY: Final = "codespace.identity"
@@ -57,7 +58,7 @@ class Sessions:
             await self._make_room()
         session = _session(scope)
         if session is None or not isinstance(message, types.JSONRPCRequest):
-            await self._manager.handle_request(scope, receive, send)
+            await self._manager.handle_request(scope, receive, Unstreamed(send))
             return
         key = session, str(message.id)  # as the SDK has them: it would give one answer to the other's request
         if key in self._under_way:
@@ -72,7 +73,7 @@ class Sessions:
                     answering.close()  # before the client has it all, and may use the id again
                 await send(part)
 
-            await self._manager.handle_request(scope, receive, tell)
+            await self._manager.handle_request(scope, receive, Unstreamed(tell))
 
     def close_streams(self) -> None:
         """End the streams on which clients only listen: they would hold an ordered stop to its deadline."""

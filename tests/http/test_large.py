@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from codespace import limits
-from codespace.http.large import Unstreamed
+from codespace.protocol.large import Unstreamed
 
 from .door import INITIALIZE, open_door
 

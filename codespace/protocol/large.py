@@ -10,10 +10,12 @@ sign of life after 15 s; only long waits do, whose answers hold 64 KiB of output
 from __future__ import annotations
 
 import re
+from collections.abc import MutableMapping
 from typing import Any, Final
 
 from codespace import limits
-from codespace.http.body import Message
+
+Message = MutableMapping[str, Any]
 
 _ID: Final = rb'(?:-?\d+|"(?:[^"\\]|\\.)*")'
 _ANSWER: Final = rb'\{"jsonrpc":"2\.0","id":' + _ID + rb',"(?:result|error)":[^\r\n]*'
