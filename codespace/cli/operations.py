@@ -14,7 +14,7 @@ from codespace import cli, log
 from codespace.cli import configured, recorded
 from codespace.display import display
 from codespace.errors import Refusal
-from codespace.gateway.audit import Event
+from codespace.gateway.event import Event
 from codespace.gateway.operation import Operation
 from codespace.gateway.records import Records, open_records
 from codespace.gateway.view import known

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, NamedTuple
 from sqlite_utils import Database
 
 from codespace import limits
+from codespace.gateway.event import Event
 
 Fault = Literal["edited", "gap", "reordered", "cut", "rewritten"]
 
@@ -33,23 +34,6 @@ class Head(NamedTuple):
 
     seq: int
     hash: str
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One row of the chain."""
-
-    seq: int
-    at: float
-    """Wall clock, seconds since the epoch."""
-    instance_id: str
-    kind: str
-    subject: str
-    event: str
-    source: str | None
-    target: str | None
-    reason: str
-    details: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from codespace.drive import Recorder, Stale, Step, finals
 from codespace.errors import Refusal
 from codespace.gateway import audit as chain
 from codespace.gateway import operation as operation_rows
-from codespace.gateway.audit import Audit, Event
+from codespace.gateway.audit import Audit
+from codespace.gateway.event import Event
 from codespace.gateway.operation import Kind, Operation
 from codespace.gateway.store import Store
 from statemachines.approval import Approval

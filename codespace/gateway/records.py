@@ -12,7 +12,8 @@ from contextlib import asynccontextmanager, closing
 from codespace import limits
 from codespace.contract import Workspace
 from codespace.errors import Refusal
-from codespace.gateway.audit import Audit, Event
+from codespace.gateway.audit import Audit
+from codespace.gateway.event import Event
 from codespace.gateway.instances import Instances
 from codespace.gateway.ledger import Ledger
 from codespace.gateway.neighbours import Neighbours

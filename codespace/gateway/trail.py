@@ -18,7 +18,7 @@ import trio
 from codespace import limits
 from codespace.contract import NetworkNews, Runner
 from codespace.errors import Refusal
-from codespace.gateway.audit import Event
+from codespace.gateway.event import Event
 from codespace.gateway.ledger import Ledger
 from codespace.gateway.runs import Run
 

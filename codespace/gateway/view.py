@@ -10,7 +10,7 @@ from typing import Any
 from codespace import limits
 from codespace.contract import Chunk, Kept, PatchPlan, ProcessState, Stream
 from codespace.errors import Refusal
-from codespace.gateway.audit import Event
+from codespace.gateway.event import Event
 from codespace.gateway.hold import Hold
 from codespace.gateway.operation import Operation
 
