@@ -133,7 +133,6 @@ def test_a_link_that_a_command_leaves_in_a_git_directory_is_named_and_no_command
 ) -> None:
     """The next git writes through it, wherever it leads: for a command nothing is there."""
     profile = repository.put(f"{repository.base}/home/.profile", "mine\n")
-    os.symlink("/nowhere", repository.root / ".git/hooks/pre-push")  # of which nothing is to be said
     committing = repository.having(git="commit")
     attack = f"mkdir -p .git/{os.path.dirname(link)}; ln -sf {profile} .git/{link}"
     assert committing.sh(commit("commit -q --allow-empty -m second")).planted == ()

@@ -375,6 +375,13 @@ def test_in_the_mode_commit_a_missing_hook_that_the_configuration_names_hinders_
     commits(repository.having(git="commit"))
 
 
+def test_in_the_mode_commit_a_link_among_hooks_hinders_no_commit_and_nothing_is_said_of_it(repository: Cage) -> None:
+    link(repository, ".git/hooks/pre-push", "../../scripts/more")
+    committing = repository.having(git="commit")
+    assert run(committing, "true") == []
+    commits(committing)
+
+
 def test_a_worktrees_own_configuration_outside_of_the_root_names_its_hooks_too(repository: Cage) -> None:
     tree = repository.base / "tree"
     for words in (
