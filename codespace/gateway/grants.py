@@ -181,6 +181,8 @@ class Grants:
                 await self.sweep()
             except Refusal as refusal:
                 log.warning("grants could not be swept yet", code=refusal.code)
+            except Exception:  # in the daemon's own nursery: a fault here must not end the daemon
+                log.exception("grants could not be swept")
             await trio.sleep(limits.HOLD_SWEEP_SECONDS)
 
     def _is_good(self, grant: Grant) -> bool:

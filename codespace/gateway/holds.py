@@ -146,6 +146,8 @@ class Holds:
                 await self.sweep()
             except Refusal as refusal:
                 log.warning("holds could not be swept yet", code=refusal.code)
+            except Exception:  # in the daemon's own nursery: a fault here must not end the daemon
+                log.exception("holds could not be swept")
             await trio.sleep(limits.HOLD_SWEEP_SECONDS)
 
     # --- moving ---
