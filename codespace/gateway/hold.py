@@ -100,8 +100,8 @@ def _require_room(db: Database, workspace_id: str, root: str, now: float) -> Non
 
 
 def many(db: Database, where: str, value: str | float, limit: int | None = None) -> list[Hold]:
-    """Return the holds for which the SQL condition holds, newest first."""
-    return [_hold(row) for row in db.table("holds").rows_where(where, [value], order_by=_NEWEST, limit=limit)]
+    """Return the holds for which the SQL condition holds, the last that was placed first, whatever the clock said."""
+    return [_hold(row) for row in db.table("holds").rows_where(where, [value], order_by="rowid desc", limit=limit)]
 
 
 def waits(db: Database, approval_id: str, now: float) -> bool:

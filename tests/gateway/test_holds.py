@@ -222,6 +222,16 @@ async def test_a_key_of_a_hold_conflicts_with_other_arguments() -> None:
         assert await code_of(bench, "apply_patch", patch=other, operation_key="k") == "OPERATION_KEY_CONFLICT"
 
 
+async def test_a_key_stays_denied_though_the_clock_was_set_back_behind_a_hold_of_it_that_expired() -> None:
+    async with open_bench(files=FILES, approvals="operator") as bench:
+        await held(bench, operation_key="k")
+        bench.advance(limits.APPROVAL_EXPIRY_SECONDS + 1)
+        await bench.daemon.tools._holds.sweep()  # type: ignore[attr-defined]
+        bench.advance(-86_400)
+        await bench.daemon.operator.deny(await held(bench, operation_key="k"), by="test")
+        assert await code_of(bench, "apply_patch", patch=APPEND, operation_key="k") == "UNAUTHORIZED"
+
+
 async def test_an_agent_can_hold_only_so_much_and_what_is_held_already_is_still_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -717,7 +717,7 @@ async def test_a_database_whose_file_is_gone_takes_no_write_that_nobody_would_fi
     [
         ("count(*)", "workspace_id = 'w' AND root = '/w' AND state IN ('pending', 'granted') AND expires_at > 1.0"),
         ("count(*)", "state = 'pending' AND expires_at > 1.0"),
-        ("*", "state IN ('pending', 'granted') AND expires_at <= 1.0 ORDER BY created_at DESC, rowid DESC"),
+        ("*", "state IN ('pending', 'granted') AND expires_at <= 1.0 ORDER BY rowid DESC"),
     ],
 )
 async def test_what_waits_is_counted_and_swept_by_an_index_and_not_through_bodies(
