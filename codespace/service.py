@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -63,7 +62,7 @@ async def run(settings: Settings, *, stdio: bool, http: bool, console: bool, no_
     finally:
         watchdog.stop()
     for problem in problems:
-        print(f"codespace: {display(problem)}", file=sys.stderr)
+        Sink(2).msg(f"codespace: {display(problem)}")  # a client that does not read it must not hold up the end
     return 1 if problems else 0
 
 

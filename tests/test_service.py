@@ -8,8 +8,10 @@ import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -78,14 +80,37 @@ def test_a_daemon_that_shall_outlive_its_terminal_does(tmp_path: Path) -> None:
     assert [line for line in wire.log.read_text().splitlines() if "SIGHUP" in line] == []
 
 
-@pytest.mark.parametrize("read", [True, False], ids=["read", "not read"])
-def test_a_stop_that_hangs_is_cut_off_whether_or_not_its_last_word_is_read(read: bool) -> None:
+@contextmanager
+def stderr_of(read: bool) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    """Give a reader and a standard error, which is full where nobody shall have `read` it."""
     reader, writer = os.pipe()
     with open(reader, "rb") as said, open(writer, "wb", buffering=0) as stderr:
         os.set_blocking(writer, False)
         while not read and stderr.write(b"x" * limits.LOG_WRITE_BYTES):
             pass
         os.set_blocking(writer, True)
+        yield said, stderr
+
+
+@pytest.mark.parametrize("read", [True, False], ids=["read", "not read"])
+def test_a_daemon_that_cannot_start_ends_whether_or_not_the_reason_is_read(tmp_path: Path, read: bool) -> None:
+    site = Site(tmp_path)
+    site.add_workspace()
+    site.extra_environ["CODESPACE_OPERATIONS_DB"] = "/dev/null"
+    argv = [script(), "serve", "--stdio"]
+    with stderr_of(read) as (said, stderr):
+        with subprocess.Popen(argv, env=site.environ, stdin=subprocess.PIPE, stderr=stderr) as process:
+            try:
+                assert process.wait(END_SECONDS) == 1
+            finally:
+                process.kill()
+        stderr.close()
+        assert (b"codespace: /dev/null is not a regular file" in said.read()) == read
+
+
+@pytest.mark.parametrize("read", [True, False], ids=["read", "not read"])
+def test_a_stop_that_hangs_is_cut_off_whether_or_not_its_last_word_is_read(read: bool) -> None:
+    with stderr_of(read) as (said, stderr):
         with subprocess.Popen([sys.executable, "-c", HANGING_STOP], stderr=stderr) as process:
             try:
                 assert process.wait(END_SECONDS) == os.EX_SOFTWARE
