@@ -70,6 +70,30 @@ async def test_two_calls_with_one_key_at_the_same_time_start_one_process() -> No
         assert tree(bench.root) == {"ran": b"x\n"}
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"command": ["sh", "-c", "echo y >> ran"]},
+        {"cwd": "sub"},
+        {"env": {"A": "2"}},
+        {"stdin": "other"},
+        {"stdin": None, "open_stdin": True},
+        {"tty": True},
+        {"rows": 25},
+        {"cols": 81},
+        {"timeout_seconds": 31.0},
+    ],
+)
+async def test_a_key_is_refused_for_a_command_that_differs_in_anything(changed: dict[str, Any]) -> None:
+    asked = {"command": ["sh", "-c", "echo x >> ran"], "env": {"A": "1"}, "stdin": "given", "timeout_seconds": 30.0}
+    async with open_bench(files={"sub/file": ""}) as bench:
+        first = await bench.call("exec_command", **asked, operation_key="k")
+        assert await code_of(bench, "exec_command", **(asked | changed), operation_key="k") == "OPERATION_KEY_CONFLICT"
+        again = await bench.call("exec_command", **asked, operation_key="k", wait_seconds=1)
+        assert (again["replayed"], again["process_id"]) == (True, first["process_id"])
+        assert tree(bench.root) == {"sub/file": b"", "ran": b"x\n"}
+
+
 async def test_a_request_that_is_cancelled_anywhere_leaves_a_process_that_can_be_found_or_none() -> None:
     async with open_bench() as bench:
         for milliseconds in range(0, 20, 2):

@@ -102,6 +102,19 @@ async def test_behind_a_process_the_answer_is_busy_at_once_and_says_how_to_go_on
     assert caught.value.details == {"holder": "process", "operation_id": "op-b", "process_id": "proc-b", "since": 2.0}
 
 
+async def test_behind_a_patch_the_answer_names_the_patch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PATCH_WAIT_SECONDS", 0.01)
+    workspace = Workspace("w", str(tmp_path))
+    with (
+        closing(Occupancy(_nobody)) as occupancy,
+        await occupancy.enter(workspace, PATCH),
+        pytest.raises(Refusal) as caught,
+    ):
+        await occupancy.enter(workspace, PROCESS)
+    assert (caught.value.code, caught.value.process_id) == ("WORKSPACE_BUSY", None)
+    assert caught.value.details == {"holder": "patch", "operation_id": PATCH.operation_id, "since": PATCH.since}
+
+
 async def test_what_another_daemon_does_is_named_where_the_database_knows_it(tmp_path: Path) -> None:
     async def elsewhere(root: str) -> Occupant | None:
         return PROCESS

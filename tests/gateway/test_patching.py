@@ -93,6 +93,16 @@ async def test_a_key_repeats_a_refusal_and_conflicts_with_other_arguments() -> N
         assert tree(bench.root) == OLD
 
 
+async def test_a_key_is_refused_for_a_patch_that_was_made_for_other_versions() -> None:
+    async with open_bench(files=BEFORE) as bench:
+        with pytest.raises(Refusal) as first:
+            await apply(bench, operation_key="k", expected_versions={"nowhere": "sha256:" + "0" * 64})
+        with pytest.raises(Refusal) as other:
+            await apply(bench, operation_key="k", expected_versions={"nowhere": "absent"})
+        assert (first.value.code, other.value.code) == ("VERSION_CONFLICT", "OPERATION_KEY_CONFLICT")
+        assert tree(bench.root) == OLD
+
+
 async def test_a_replay_says_whether_the_files_are_still_so_after_a_restart_too() -> None:
     async with open_bench(files=BEFORE) as bench:
         await apply(bench, operation_key="k")

@@ -30,12 +30,17 @@ PATCH = """*** Begin Patch
 FILES = {"a": "one\n", "gone": "bye\n", "from": "one\n", "kept": "kept\n"}
 
 
-def look(root: Path) -> dict[str, tuple[bytes, int, dict[str, bytes]]]:
+OWNER = 65_533 if os.geteuid() == 0 else os.geteuid()
+"""Of a file that is patched: somebody else's, where the account may give files away."""
+
+
+def look(root: Path) -> dict[str, tuple[bytes, int, int, int, dict[str, bytes]]]:
     found = {}
     for path in sorted(root.rglob("*")):
         names = {name: os.getxattr(path, name) for name in os.listxattr(path)}
         data = path.read_bytes() if path.is_file() else b""
-        found[str(path.relative_to(root))] = (data, path.stat().st_mode, names)
+        status = path.stat()
+        found[str(path.relative_to(root))] = (data, status.st_mode, status.st_uid, status.st_gid, names)
     return found
 
 
@@ -44,6 +49,8 @@ def dress(root: Path) -> None:
     (root / "gone").chmod(0o600)
     (root / "from").chmod(0o755)
     os.setxattr(root / "gone", "user.note", b"kept")
+    for name in ("gone", "from"):
+        os.chown(root / name, OWNER, -1)
 
 
 async def code(bench: Bench, tool: str, /, **arguments: Any) -> str:

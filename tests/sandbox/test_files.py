@@ -53,6 +53,12 @@ def test_secrets_of_the_home_do_not_exist_inside(cage: Cage) -> None:
     assert inside.err.count("No such file") >= 4
 
 
+def test_what_the_kernel_tells_of_the_host_is_not_told_inside(cage: Cage) -> None:
+    names = "kcore kmsg keys key-users timer_list slabinfo vmallocinfo kpagecount kpageflags iomem"
+    told = f'for name in {names}; do timeout 2 head -c 1 "/proc/$name" 2>/dev/null; done | wc -c'
+    assert cage.sh(told).out.strip() == "0"
+
+
 def test_what_only_root_may_read_in_etc_is_masked_for_root_too(cage: Cage) -> None:
     script = (
         "for path in /etc/shadow /etc/shadow- /etc/gshadow /etc/ssh/sshd_config; do cat $path; done; cat /etc/passwd"

@@ -118,7 +118,8 @@ def test_codespaces_own_installation_is_never_inside(home: Home) -> None:
     for root in (package, package.parent, Path(sys.prefix), package / "settings"):
         problem = home.refusal(roots(app=root), HOME="/nonexistent-home").problem
         assert "CodeSpace's own" in problem
-    assert "CodeSpace's own" in home.refusal(home.workspace(readable_paths=[str(package.parent)])).problem
+    for readable in (str(package.parent), sys.prefix, sys.base_prefix):
+        assert "CodeSpace's own" in home.refusal(home.workspace(readable_paths=[readable])).problem
 
 
 def test_a_root_in_the_state_directorys_neighbourhood_is_fine(home: Home) -> None:
