@@ -13,6 +13,8 @@ import trio.testing
 
 from codespace import limits
 from codespace.errors import Refusal
+from codespace.gateway import audit
+from codespace.gateway.database import connect
 from codespace.testing import Bench, open_bench
 from codespace.testing.faulty import Faults
 from codespace.testing.site import tree
@@ -54,6 +56,24 @@ async def test_what_is_shown_is_the_plan_and_the_diff() -> None:
         assert shown["files"] == ["log.txt"]
         assert "+CANARY line" in shown["diff"]
         assert shown["changes"][0]["before_version"].startswith("sha256:")
+
+
+async def test_each_decision_on_a_hold_is_in_the_chain_with_who_made_it() -> None:
+    async with open_bench(files=FILES, approvals="confirm", options={"approval_expiry_seconds": 60}) as bench:
+        applied, denied, late = [await held(bench, patch=APPEND.replace("CANARY", str(number))) for number in range(3)]
+        await bench.call("approval_resolve", approval_id=applied, decision="grant")
+        await bench.call("operation_resume", approval_id=applied)
+        await bench.call("approval_resolve", approval_id=denied, decision="deny")
+        bench.advance(61)
+        assert (await bench.call("approval_status", approval_id=late))["reason"] == "expired"
+        with connect(bench.daemon.settings.database) as db:
+            told = {each: audit.events(db, each) for each in (applied, denied, late)}
+            assert audit.verify(db).ok
+    assert [event.event for event in told[applied]] == ["held", "grant_given", "resume_begun", "request_ended"]
+    assert [event.event for event in told[denied]] == ["held", "grant_refused"]
+    assert [event.event for event in told[late]] == ["held", "time_ran_out"]
+    assert "caller" in told[applied][1].details["by"]
+    assert "caller" in told[denied][1].details["by"]
 
 
 async def test_a_hold_that_was_not_granted_in_time_expires_and_a_new_one_may_be_had() -> None:
