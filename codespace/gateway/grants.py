@@ -54,6 +54,11 @@ class Grant:
     used_at: float | None
     ended_at: float | None
 
+    @property
+    def seconds(self) -> float | None:
+        """For how long it was given, to the millisecond."""
+        return None if self.expires_at is None else round(self.expires_at - self.created_at, 3)
+
 
 _COLUMNS: Final = tuple(field.name for field in fields(Grant))
 
@@ -96,6 +101,9 @@ class Grants:
     async def give(self, hold: Hold, scope: Scope, terms: Mapping[str, Any], seconds: float | None) -> Grant:
         """Record a grant for what is like a hold that the operator has just granted.
 
+        Given again in the same words, as by a click that was one too many, it is the one that is there: who revokes it
+        must not be left with another.
+
         Args:
             terms: Of scopes.terms_of.
             seconds: How long, as `require_end` allows it.
@@ -117,6 +125,9 @@ class Grants:
         details = {"scope": scope, "approval_id": hold.id, "workspace_id": hold.workspace_id}
 
         def write(db: Database) -> Grant:
+            for grant in _active(db, hold.workspace_id):
+                if (grant.approval_id, grant.scope, grant.terms, grant.seconds) == (hold.id, scope, terms, seconds):
+                    return grant
             db.table("grants").insert(row)
             self._audit.append(db, "grant", str(row["id"]), "given", None, "active", _GIVEN, details)
             return _one(db, str(row["id"]))

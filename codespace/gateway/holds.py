@@ -218,7 +218,11 @@ class Holds:
         changes: dict[str, Any] = {"decided_at": self._wall_clock(), "decided_by": authority}
         if not grant:
             changes |= hold_rows.scrubbed(hold) | {"reason": f"denied by the {by}"}
-        await self._move(motion, event, changes, {"by": by})
+        try:
+            await motion.move(event, changes=changes, details={"by": by})
+        except Stale:  # somebody else decided in this moment, perhaps the same
+            return await self.resolve(approval_id, decision, by=by, authority=authority, fingerprint=fingerprint)
+        self._tell_change()
         return await self.get(approval_id)
 
     async def run_once(self, hold: Hold, run: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
@@ -321,7 +325,7 @@ class Holds:
         motion = self._motion(hold)
         result: dict[str, Any] | None = None
         try:
-            await self._move(motion, "resume_begun", {"instance_id": self._instance_id}, {})
+            await self._begin_resume(motion)
             result = await run()
         except Refusal as refusal:
             refusal.approval_id = hold.id
@@ -380,9 +384,9 @@ class Holds:
         assert fresh is not None  # rows of holds are never deleted
         return fresh
 
-    async def _move(self, motion: Motion, event: str, changes: Mapping[str, Any], details: Mapping[str, Any]) -> None:
+    async def _begin_resume(self, motion: Motion) -> None:
         try:
-            await motion.move(event, changes=changes, details=details)
+            await motion.move("resume_begun", changes={"instance_id": self._instance_id})
         except Stale as stale:
             raise Refusal(
                 "APPROVAL_CONFLICT",

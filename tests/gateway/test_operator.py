@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -289,6 +290,33 @@ async def test_a_revoked_grant_grants_nothing_and_its_terms_are_gone() -> None:
         await held(bench, add("src/b.txt"))
         (told,) = await bench.daemon.operator.grants()
         assert set(told.terms) == {"sha256", "bytes"}
+
+
+@pytest.mark.parametrize("seconds", [None, 90.5])
+async def test_a_click_that_is_one_too_many_gives_no_second_grant_that_a_revoke_would_leave(
+    seconds: float | None,
+) -> None:
+    async with open_operated() as bench:
+        operator = bench.daemon.operator
+        grant = partial(operator.grant, await held(bench, add("src/a.txt")), by="the console")
+        given = list[str]()
+
+        async def click() -> None:
+            _, found = await grant(scope="patches", path="src", seconds=seconds)
+            assert found is not None
+            given.append(found.id)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(click)
+            nursery.start_soon(click)
+        bench.advance(1)
+        await click()
+        assert len(set(given)) == 1
+        await operator.revoke(given[0])
+        await held(bench, add("src/b.txt"))
+        _, anew = await grant(scope="patches", path="src", seconds=seconds)
+        _, longer = await grant(scope="patches", path="src", seconds=600)
+        assert len({given[0], anew and anew.id, longer and longer.id}) == 3
 
 
 async def exact(bench: Bench, seconds: float | None) -> str:
