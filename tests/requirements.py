@@ -237,7 +237,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             "tests/gateway/test_patching.py::test_a_key_repeats_a_refusal_and_conflicts_with_other_arguments",
             "tests/gateway/test_patching.py::test_a_key_is_refused_for_a_patch_that_was_made_for_other_versions",
             "tests/gateway/test_execution.py::test_a_key_is_refused_for_a_command_that_differs_in_anything",
-            "tests/gateway/test_namesakes.py::test_an_operation_of_a_namesake_is_as_one_that_never_was",
+            "tests/gateway/test_namesakes.py::test_a_key_that_a_namesake_took_is_never_answered_with_what_was_done_there",
         ),
     ),
     Requirement(

@@ -77,7 +77,7 @@ async def test_two_calls_with_one_key_at_the_same_time_start_one_process() -> No
         {"cwd": "sub"},
         {"env": {"A": "2"}},
         {"stdin": "other"},
-        {"stdin": None, "open_stdin": True},
+        {"open_stdin": True},
         {"tty": True},
         {"rows": 25},
         {"cols": 81},
@@ -85,7 +85,8 @@ async def test_two_calls_with_one_key_at_the_same_time_start_one_process() -> No
     ],
 )
 async def test_a_key_is_refused_for_a_command_that_differs_in_anything(changed: dict[str, Any]) -> None:
-    asked = {"command": ["sh", "-c", "echo x >> ran"], "env": {"A": "1"}, "stdin": "given", "timeout_seconds": 30.0}
+    asked = {"command": ["sh", "-c", "echo x >> ran"], "env": {"A": "1"}, "timeout_seconds": 30.0}
+    asked |= {} if "open_stdin" in changed else {"stdin": "given"}
     async with open_bench(files={"sub/file": ""}) as bench:
         first = await bench.call("exec_command", **asked, operation_key="k")
         assert await code_of(bench, "exec_command", **(asked | changed), operation_key="k") == "OPERATION_KEY_CONFLICT"

@@ -52,6 +52,14 @@ async def test_an_operation_of_a_namesake_is_as_one_that_never_was(tmp_path: Pat
         assert (status["operation_id"], status["still_current"]) == (operation_id, True)
 
 
+async def test_a_key_that_a_namesake_took_is_never_answered_with_what_was_done_there(tmp_path: Path) -> None:
+    async with namesakes(tmp_path) as (bench, other):
+        await bench.call("apply_patch", patch=PATCH, operation_key="k")
+        conflict = await refused(other, "apply_patch", patch=PATCH, operation_key="k")
+        assert conflict.code == "OPERATION_KEY_CONFLICT"
+        assert list(tmp_path.rglob("CANARY.txt")) == []
+
+
 async def test_an_operation_of_a_directory_that_has_another_id_by_now_is_told_and_undone() -> None:
     async with open_bench() as bench:
         applied = await bench.call("apply_patch", patch=PATCH)
