@@ -14,7 +14,7 @@ from typing import Final
 from codespace.beneath import Root
 from codespace.contract import Workspace
 from codespace.errors import Refusal
-from codespace.sandbox import git, gitaccount, gitconfig
+from codespace.sandbox import git, gitaccount, gitconfig, shortage
 from codespace.sandbox.lasting import Look
 
 PROTECTED: Final[tuple[str, ...]] = (
@@ -83,7 +83,9 @@ def _named_by_git(path: str, allow_submounts: bool) -> tuple[str, ...]:
     try:
         with Root.open(path, allow_submounts=allow_submounts) as root:
             return gitconfig.places_beyond(root, git.common_directory(path), gitaccount.recall())
-    except Refusal:
+    except Refusal as refused:
+        if shortage.is_behind(refused):
+            raise
         return ()  # a root that cannot be opened takes no patch, and no command
 
 

@@ -55,13 +55,15 @@ class Prepared:
         """
         try:
             return Launch(self.equipment, self.plan, cage, by_hand=by_hand)
-        except (OSError, seccomp.Missing) as error:
+        except OSError as error:
+            raise unavailable(f"it could not be prepared ({error.strerror or error})", retry=True) from error
+        except seccomp.Missing as error:
             raise unavailable(f"it could not be prepared ({error})") from error
 
     def planted(self) -> list[Planted]:
         """Look at the root again and return what runs by itself on the host and was not there before the run.
 
-        Raises: Refusal SANDBOX_UNAVAILABLE where the tree cannot be looked at.
+        Raises: OSError, Refusal where the tree cannot be looked at.
         """
         with Root.open(self.workspace.root, allow_submounts=self.workspace.allow_submounts) as root:
             protected = self.protected
@@ -160,6 +162,16 @@ class Sandbox:
         equipment = self.standing().equipment
         if equipment is None:
             raise unavailable("; ".join(self.standing().causes))
+        try:
+            before, protected, made = self._plan(workspace, protected, command=command, cwd=cwd, env=env, tty=tty)
+        except OSError as error:
+            raise unavailable(f"the workspace cannot be looked at ({error.strerror or error})", retry=True) from error
+        return Prepared(workspace, made, equipment, before, tuple(protected), self._memory(workspace, (), protected))
+
+    def _plan(
+        self, workspace: Workspace, protected: Sequence[str], **asked: Any
+    ) -> tuple[Inventory, Sequence[str], Plan]:
+        """Return what is there, the globs in force and the plan; `asked` is the command. Raises: OSError, Refusal."""
         with Root.open(workspace.root, allow_submounts=workspace.allow_submounts) as root:
             if workspace.git != "unprotected":
                 protected = _with(protected, _places(workspace, root))
@@ -168,8 +180,7 @@ class Sandbox:
             if (more := _with(protected, named)) != protected:
                 protected = more  # rare, and the second look is quick from its second time on
                 before = self._look(root, workspace, protected)
-            made = plan.make(workspace, root, before, command=command, cwd=cwd, env=env, etc=self._etc.masks(), tty=tty)
-        return Prepared(workspace, made, equipment, before, tuple(protected), self._memory(workspace, (), protected))
+            return before, protected, plan.make(workspace, root, before, etc=self._etc.masks(), **asked)
 
     def _look(self, root: Root, workspace: Workspace, protected: Sequence[str]) -> scan.Inventory:
         memory = self._memory(workspace, workspace.hidden_paths, protected)

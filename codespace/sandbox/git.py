@@ -17,7 +17,7 @@ from typing import Final, Literal
 from codespace import limits
 from codespace.beneath import Root
 from codespace.errors import Refusal
-from codespace.sandbox import gitconfig
+from codespace.sandbox import gitconfig, shortage
 from codespace.sandbox.scan import GitDirectory, Inventory
 
 Mode = Literal["read_only", "commit", "unprotected"]
@@ -199,7 +199,9 @@ def _kind(root: Root, path: str) -> bool:
     """Return whether a file or directory is there; a link counts as nothing, so that it is never mounted on."""
     try:
         status = root.look(path)
-    except Refusal:
+    except Refusal as refused:
+        if shortage.is_behind(refused):
+            raise
         return False
     return status is not None and (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode))
 
@@ -212,7 +214,9 @@ def gitlinks(root: Root, inventory: Inventory) -> Iterator[tuple[str, bool]]:
     for path in itertools.chain(_expected_below(root, inventory), _expected_above(root)):
         try:
             status = root.look(path)
-        except Refusal:
+        except Refusal as refused:
+            if shortage.is_behind(refused):
+                raise
             continue  # behind a link, or hidden: git does not enter it either
         if status is None:
             yield path, False
@@ -254,7 +258,9 @@ def _indexed_at(directory: str) -> list[str]:
     try:
         with Root.open(directory) as elsewhere:
             return _indexed(elsewhere, ".")
-    except (Refusal, ValueError):
+    except (Refusal, ValueError) as problem:
+        if shortage.is_behind(problem):
+            raise
         return []
 
 
@@ -280,7 +286,9 @@ def _bases(index: bytes) -> Iterator[str]:
 def _bytes(root: Root, path: str, most: int) -> bytes:
     try:
         return root.read(path, most)[0]
-    except Refusal:
+    except Refusal as refused:
+        if shortage.is_behind(refused):
+            raise
         return b""
 
 
@@ -362,7 +370,9 @@ def _line(path: str, prefix: str) -> str | None:
     """Return the first line of a small regular file behind `prefix`; None where there is none such."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+    except OSError as error:
+        if shortage.is_behind(error):
+            raise
         return None
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

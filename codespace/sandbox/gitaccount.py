@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from codespace.sandbox import gitsettings
+from codespace.sandbox import gitsettings, shortage
 from codespace.sandbox.gitsettings import Named
 from codespace.sandbox.lasting import Look
 
@@ -89,10 +89,15 @@ def beside(path: str, said: str) -> str:
 
 
 def text(path: str) -> str:
-    """Return the text of a configuration outside of a root, as git would read it; empty where there is none."""
+    """Return the text of a configuration outside of a root, as git would read it; empty where there is none.
+
+    Raises: OSError for a shortage.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        if shortage.is_behind(error):
+            raise
         return ""
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

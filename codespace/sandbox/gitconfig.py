@@ -24,7 +24,7 @@ from codespace import limits
 from codespace.beneath import Entry, Root
 from codespace.beneath.reading import Stamp, stamp_of
 from codespace.errors import Refusal
-from codespace.sandbox import gitaccount, gitsettings, gitways
+from codespace.sandbox import gitaccount, gitsettings, gitways, shortage
 from codespace.sandbox.gitaccount import Account
 from codespace.sandbox.gitsettings import Named
 from codespace.sandbox.gitways import Way
@@ -287,6 +287,8 @@ class _Search:
             if inside is not None:
                 return _content(self._root, inside)
         except Refusal as refused:
+            if shortage.is_behind(refused):
+                raise
             if refused.code != "SYMLINK_REJECTED":
                 return ""
         place = self._way_to(path)
@@ -302,7 +304,9 @@ class _Search:
             return []
         try:
             descriptor = self._open(path)
-        except OSError:
+        except OSError as error:
+            if shortage.is_behind(error):
+                raise
             return []
         if descriptor is None:
             return []
@@ -310,7 +314,9 @@ class _Search:
             names = _names(descriptor, links=links)
             if links and not names:
                 self._remember(stamp_of(os.fstat(descriptor)))
-        except OSError:
+        except OSError as error:
+            if shortage.is_behind(error):
+                raise
             return []
         finally:
             os.close(descriptor)
@@ -407,7 +413,9 @@ def _glob(place: str, start: str = "/") -> str:
 def _text(root: Root, path: str) -> str:
     try:
         return _content(root, path)
-    except Refusal:
+    except Refusal as refused:
+        if shortage.is_behind(refused):
+            raise
         return ""
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from codespace import limits
+from codespace.errors import Refusal
 
 T = TypeVar("T")
 
@@ -20,7 +21,8 @@ class Look(Generic[T]):
     """One look, and what it saw last.
 
     Args:
-        look: Called in a thread of its own, once at a time. What it raises counts as no answer.
+        look: Called in a thread of its own, once at a time. An OSError or Refusal counts as no answer, and the next
+            who asks has it looked again.
         nothing: What is known before the first answer.
     """
 
@@ -43,9 +45,9 @@ class Look(Generic[T]):
         if self._is_old(asked):
             with self._lock:
                 if self._is_old(asked) and self._ended.is_set():
+                    self._asked = asked
                     self._begin()
                     self._ended.wait(limits.SANDBOX_ACCOUNT_SECONDS)
-                    self._asked, self._until = asked, time.monotonic() + limits.SANDBOX_ETC_SECONDS
         return self._known
 
     def _is_old(self, asked: Hashable) -> bool:
@@ -61,5 +63,8 @@ class Look(Generic[T]):
     def _look(self) -> None:
         try:
             self._known = self._take()
+            self._until = time.monotonic() + limits.SANDBOX_ETC_SECONDS
+        except (OSError, Refusal):  # a shortage: what was seen before stands
+            self._until = 0.0
         finally:
             self._ended.set()

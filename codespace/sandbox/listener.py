@@ -8,14 +8,13 @@ has entered one is of no more use outside.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import select
 import signal
 import socket
-import time
 import warnings
 from typing import Final, NoReturn
 
@@ -61,7 +60,9 @@ def listen_in(network: int) -> socket.socket:
             try:
                 return _receive(ours)
             finally:
-                _end(child)
+                # It has spoken, or is waited for no longer: whatever it would still do is not wanted.
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
     finally:
         os.close(owner)
 
@@ -107,23 +108,10 @@ def _receive(ours: socket.socket) -> socket.socket:
     ready.register(ours, select.POLLIN)
     if not ready.poll(limits.LISTENER_SECONDS * 1000):
         raise TimeoutError("the sandbox's network namespace could not be entered in time")
-    said, descriptors, _, _ = socket.recv_fds(ours, 256, 1, socket.MSG_CMSG_CLOEXEC)
+    said, descriptors, flags, _ = socket.recv_fds(ours, 256, 1, socket.MSG_CMSG_CLOEXEC)
     if descriptors:
         return socket.socket(fileno=descriptors[0])
+    if flags & socket.MSG_CTRUNC:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     number, _, step = said.decode().partition(" ")
     raise OSError(int(number or 0), f"{step or 'child'}: {os.strerror(int(number or 0))}")
-
-
-def _end(child: int) -> None:
-    """Wait for the child, which ends by itself once it has spoken; a hanging one is killed."""
-    deadline = time.monotonic() + limits.LISTENER_SECONDS
-    handle = os.pidfd_open(child)
-    try:
-        ended = select.poll()
-        ended.register(handle, select.POLLIN)
-        if not ended.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
-    finally:
-        os.close(handle)
-    os.waitpid(child, 0)

@@ -57,13 +57,34 @@ def limit(pid: int, most: int) -> None:
         # The namespace that owns it, which need not be the one that the process is in now.
         owner = fcntl.ioctl(namespace, _NS_GET_USERNS)
         try:
-            number = _wait(_fork(owner, namespace, most))
+            number = _set(owner, namespace, most)
         finally:
             os.close(owner)
     finally:
         os.close(namespace)
     if number:
         raise OSError(number, os.strerror(number))
+
+
+def _set(owner: int, namespace: int, most: int) -> int:
+    """Return the errno that the child ended with, 0 for none; a hanging one is killed. Raises: OSError."""
+    end, held = (
+        os.pipe()
+    )  # before the fork: where there is no descriptor for it, there is no child to look after either
+    try:
+        try:
+            child = _fork(owner, namespace, most)
+        finally:
+            os.close(held)
+        poll = select.poll()
+        poll.register(end, 0)  # POLLHUP, once the child's copy of the other end is gone
+        if not poll.poll(limits.SANDBOX_ENTER_SECONDS * 1000):
+            os.kill(child, signal.SIGKILL)
+    finally:
+        os.close(end)
+    _, status = os.waitpid(child, 0)
+    number = os.waitstatus_to_exitcode(status)
+    return number if number >= 0 else _UNKNOWN
 
 
 def _fork(owner: int, namespace: int, most: int) -> int:
@@ -94,18 +115,3 @@ def _inside(owner: int, namespace: int, most: int) -> NoReturn:
         os._exit(error.errno or _UNKNOWN)
     finally:
         os._exit(_UNKNOWN)
-
-
-def _wait(child: int) -> int:
-    """Return the errno that the child ended with, 0 for none; a hanging one is killed."""
-    held = os.pidfd_open(child)
-    try:
-        poll = select.poll()
-        poll.register(held, select.POLLIN)
-        if not poll.poll(limits.SANDBOX_ENTER_SECONDS * 1000):
-            signal.pidfd_send_signal(held, signal.SIGKILL)
-    finally:
-        os.close(held)
-    _, status = os.waitpid(child, 0)
-    number = os.waitstatus_to_exitcode(status)
-    return number if number >= 0 else _UNKNOWN

@@ -23,6 +23,7 @@ from codespace.beneath.names import fold
 from codespace.beneath.reading import Stamp, stamp_of
 from codespace.beneath.walking import Kind, kind_of
 from codespace.errors import Refusal
+from codespace.sandbox import shortage
 
 GitKind = Literal["directory", "gitfile", "bare", "link"]
 
@@ -112,7 +113,7 @@ def scan(root: Root, *, hidden: Sequence[str], protected: Sequence[str], memory:
         hidden: Globs of what no command may see.
         protected: Globs of what no command may change, in any letter case.
         memory: Of earlier scans of this root with the same globs; None to list every directory.
-    Raises: Refusal SANDBOX_UNAVAILABLE where the tree is too large to be looked at.
+    Raises: Refusal SANDBOX_UNAVAILABLE where the tree is too large to be looked at; OSError for a shortage.
     """
     if memory is None or not root.tells_changes():
         return _Scan(root, hidden, protected, {}).run()
@@ -245,6 +246,8 @@ class _Scan:
         ]
 
     def _note_closed(self, directory: str, error: OSError) -> None:
+        if shortage.is_behind(error):  # in a moment the command could look into it
+            raise error
         # A mount is left out by rule; what was removed or swapped meanwhile is not there.
         if error.errno not in (errno.EXDEV, errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             self._closed.append(directory)

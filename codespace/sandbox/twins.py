@@ -18,6 +18,7 @@ from typing import Final
 from codespace import limits
 from codespace.beneath import Root
 from codespace.errors import Refusal
+from codespace.sandbox import shortage
 from codespace.sandbox.git import RULING
 from codespace.sandbox.scan import GitDirectory, Inventory
 
@@ -30,7 +31,7 @@ def names(root: Root, inventory: Inventory, *, git: bool) -> set[str]:
 
     Args:
         git: Whether git directories are protected.
-    Raises: Refusal SANDBOX_UNAVAILABLE where the tree is too large to be looked through.
+    Raises: Refusal SANDBOX_UNAVAILABLE where the tree is too large to be looked through; OSError for a shortage.
     """
     places = dict.fromkeys(inventory.protected, frozenset[str]())
     places |= {place: _DATA for found in inventory.git if git for place in _ruling(found)}
@@ -81,13 +82,15 @@ def _several(path: str, status: os.stat_result) -> Iterator[tuple[str, os.stat_r
 def _entries(root: Root, directory: str) -> Iterator[os.DirEntry[str]]:
     try:
         descriptor = root.open_listing(directory)
-    except OSError:
+        try:
+            with os.scandir(descriptor) as entries:
+                yield from entries
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if shortage.is_behind(error):
+            raise
         return  # it went, or is closed: `scan` has noted that
-    try:
-        with os.scandir(descriptor) as entries, contextlib.suppress(OSError):
-            yield from entries
-    finally:
-        os.close(descriptor)
 
 
 def _too_large() -> Refusal:
