@@ -78,7 +78,7 @@ class Boxed:
         try:
             held = quota.hold(prepared.equipment.mechanisms, workspace)
         except OSError as error:
-            raise unavailable(f"its limits could not be put in force ({error.strerror})") from error
+            raise unavailable(f"its limits could not be put in force ({error.strerror})", retry=True) from error
         try:
             return cls(prepared, held, prepared.launch(held.cage, by_hand=by_hand))
         except BaseException:
@@ -175,8 +175,11 @@ class Boxed:
         """Look at the root after the run; return what it planted, and what to say of it. Blocks: for a thread."""
         try:
             found = self._prepared.planted()
-        except Refusal as refusal:
-            return (), [f"Whether the run left git directories or protected files is not known: {refusal.message}"]
+        except (OSError, Refusal) as problem:
+            why = problem.message if isinstance(problem, Refusal) else f"{problem.strerror or problem}."
+            # A refusal ends with what it left undone, which here is nothing of the call's.
+            why = f"{why.partition(' Nothing was ')[0].removesuffix('.')}."
+            return (), [f"Whether the run left git directories or protected files is not known: {why}"]
         if not found:
             return (), []
         named = tuple(display(one.path, limit=200) for one in found[: limits.SANDBOX_SHOWN])

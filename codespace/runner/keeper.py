@@ -11,6 +11,7 @@ import trio
 
 from codespace import limits
 from codespace.errors import Refusal
+from codespace.runner.program import unprepared
 from codespace.runner.resident import Resident
 
 _PROGRAM: Final = "helper.monitor.__main__"
@@ -35,9 +36,7 @@ class Keeper:
             for _ in range(2):
                 if self._closed:
                     raise Refusal("SHUTTING_DOWN", "The daemon is stopping. Nothing was started.")
-                if not self._resident.is_started:
-                    await self._start()
-                monitor = self._resident.take()
+                monitor = await self._ask()
                 if monitor is not None:
                     return monitor
                 await self._resident.discard()  # it was killed, or hangs; a new one is as good
@@ -51,14 +50,13 @@ class Keeper:
         """Have one spare monitor made, unless there is one: the next command need not wait for a fork."""
         self._resident.lay_by()
 
-    async def _start(self) -> None:
+    async def _ask(self) -> socket.socket | None:
         try:
-            await self._resident.start()
+            if not self._resident.is_started:
+                await self._resident.start()
+            return self._resident.take()
         except OSError as error:
-            raise Refusal(
-                "PROCESS_SPAWN_FAILED",
-                f"The helper that watches over commands could not be started ({error.strerror}). Nothing was started.",
-            ) from error
+            raise unprepared("The helper that watches over commands could not be started or asked", error) from error
 
     async def aclose(self) -> None:
         """End the keeper and start none again; every monitor must have been let go of before."""

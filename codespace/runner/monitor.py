@@ -30,9 +30,10 @@ class Monitor:
         Args:
             descriptors: stdin, stdout, stderr, directory; copies are sent.
         After None, `ready` says whether the monitor was there at all: where not, nothing was started.
+        Raises: OSError where the kernel does not take the descriptors.
         Cancel: close it; nothing of the command is left.
         """
-        with contextlib.suppress(OSError):  # it ended; what it had said before can still be read
+        with contextlib.suppress(ConnectionError):  # it ended; what it had said before can still be read
             await self._send(json.dumps(order).encode() + b"\n", descriptors)
         event = await self.event()
         if event is not None and event["event"] == "ready":

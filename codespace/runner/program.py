@@ -18,6 +18,7 @@ from codespace.contract import ABSENT, Workspace
 from codespace.display import display
 from codespace.errors import Refusal
 from codespace.runner import environment
+from codespace.sandbox import shortage
 
 _READ_BYTES: Final = 1_048_576
 _hashing = trio.CapacityLimiter(limits.HASH_THREADS)
@@ -27,6 +28,11 @@ _HINTS: Final = {
     "runs it first.",
     errno.E2BIG: "Its arguments and environment are too large; put them into a file.",
     errno.EAGAIN: "The account has as many processes as it may have; end some first.",
+    **dict.fromkeys(
+        shortage.ERRORS,
+        "End commands that are not needed, and call again; if it repeats, ask the operator to give the daemon more "
+        "(`ulimit -n`, LimitNOFILE and MemoryMax of its unit).",
+    ),
     errno.ETXTBSY: "The program is open for writing; wait until it is written.",
 }
 
@@ -134,7 +140,19 @@ def spawn_failure(argv0: str, stage: str, number: int) -> Refusal:
     """Return the refusal for a start that the operating system refused at `stage` with errno `number`."""
     name = errno.errorcode.get(number, str(number))
     problem = f"the operating system refused the {stage} with {name} ({os.strerror(number)})."
-    return failed(argv0, problem, _HINTS.get(number) if stage == "program" or number == errno.EAGAIN else None)
+    passes = number == errno.EAGAIN or number in shortage.ERRORS
+    return failed(argv0, problem, _HINTS.get(number) if stage == "program" or passes else None)
+
+
+def unprepared(problem: str, error: OSError) -> Refusal:
+    """Return the refusal of a start for which the daemon could not get what `problem` names."""
+    return Refusal(
+        "PROCESS_SPAWN_FAILED",
+        f"{problem} ({error.strerror}). Nothing was started.",
+        next_step=_HINTS[error.errno]
+        if error.errno in shortage.ERRORS
+        else "Call again; if it repeats, ask the operator, for whom `codespace doctor` looks.",
+    )
 
 
 async def resolve(

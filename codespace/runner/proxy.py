@@ -65,7 +65,10 @@ class Proxy:
         """Return our end of a door's control socket: the spare one, while another is made."""
         for _ in range(2):
             await self._start()
-            door = self._resident.take()
+            try:
+                door = self._resident.take()
+            except OSError as error:
+                raise unavailable(f"could not be asked ({error.strerror})") from error
             self._resident.lay_by()
             if door is not None:
                 return door

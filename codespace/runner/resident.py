@@ -42,12 +42,19 @@ class Resident:
         self._control, self._program = await trio.to_thread.run_sync(_start, self._argv)
 
     def lay_by(self) -> None:
-        """Have one spare made, unless there is one: whoever needs it next does not wait for a fork."""
+        """Have one spare made, unless there is one: whoever needs it next does not wait for a fork.
+
+        Without descriptors for one there is none: what was started just before is not to be lost for it.
+        """
         if self._spare is None:
-            self._spare = self._ask()
+            with contextlib.suppress(OSError):
+                self._spare = self._ask()
 
     def take(self) -> socket.socket | None:
-        """Return our end of a new socket, non-blocking; the spare one where there is one, None where it is gone."""
+        """Return our end of a new socket, non-blocking; the spare one where there is one, None where it is gone.
+
+        Raises: OSError where there is no descriptor for one.
+        """
         spare, self._spare = self._spare, None
         return spare or self._ask()
 

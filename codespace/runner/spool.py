@@ -23,7 +23,11 @@ Block = tuple[int, bytes | bytearray]
 """Bytes of stdout (1) or stderr (2)."""
 
 _VECTORS: Final = 512  # well below IOV_MAX
-_WHY: Final = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the account's share of the disk is used up"}
+_WHY: Final = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the account's share of the disk is used up",
+    errno.EMFILE: "the daemon has as many files open as it may have",
+}
 
 
 class SpoolFull(OSError):

@@ -208,6 +208,9 @@ class Starter:
             monitor = Monitor(await self._keeper.monitor())
             try:
                 event = await monitor.start(order, descriptors)
+            except OSError as error:
+                monitor.close()
+                raise program.unprepared("The start could not be asked for", error) from error
             except BaseException:
                 monitor.close()
                 raise
@@ -232,10 +235,7 @@ def _open(request: SpawnRequest) -> Pipes | Terminal:
             return Terminal(request.rows, request.cols)
         return Pipes(stdin=request.stdin is not None or request.open_stdin)
     except OSError as error:
-        raise Refusal(
-            "PROCESS_SPAWN_FAILED",
-            f"No {'terminal' if request.tty else 'pipe'} could be opened ({error.strerror}). Nothing was started.",
-        ) from error
+        raise program.unprepared(f"No {'terminal' if request.tty else 'pipe'} could be opened", error) from error
 
 
 def _prepare(
@@ -246,12 +246,9 @@ def _prepare(
     try:
         homes.make(request.process_id)
     except OSError as error:
-        raise _unprepared("The command's private home could not be made in the state directory", error) from error
+        problem = "The command's private home could not be made in the state directory"
+        raise program.unprepared(problem, error) from error
     try:
         return _Prepared(found, env, quota.hold(mechanisms, workspace))
     except OSError as error:
-        raise _unprepared("The operator's limits on the command could not be put in force", error) from error
-
-
-def _unprepared(problem: str, error: OSError) -> Refusal:
-    return Refusal("PROCESS_SPAWN_FAILED", f"{problem} ({error.strerror}). Nothing was started.")
+        raise program.unprepared("The operator's limits on the command could not be put in force", error) from error

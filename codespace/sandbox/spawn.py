@@ -142,8 +142,10 @@ class Launch:
             self.pidfd = os.pidfd_open(self.pid)
             if parent is not None and parent_of(self.pid) != parent:
                 raise NotStarted("namespaces", "bubblewrap named a process that is not its own")
-        except ProcessLookupError:
+        except (FileNotFoundError, ProcessLookupError):
             raise NotStarted("namespaces", "the first process of the sandbox ended at once") from None
+        except OSError as error:
+            raise NotStarted("namespaces", f"their first process cannot be held ({error.strerror})") from error
 
     def ready(self) -> Iterator[int]:
         """Wait until everything is mounted and the gate stands. Raises: NotStarted."""
@@ -163,10 +165,9 @@ class Launch:
         Raises: NotStarted.
         """
         self._verify()
-        self._hold_command()
-        self._limit()
+        self._limit(self._hold_command())
 
-    def _limit(self) -> None:
+    def _limit(self, command: int) -> None:
         """Put the run under its limits.
 
         The two processes that there are now wait, so none can be born in between and escape. A cgroup that the caller
@@ -174,7 +175,7 @@ class Launch:
         """
         assert self.pid is not None
         try:
-            for process in (self.pid, *children(self.pid)):
+            for process in (self.pid, command):
                 if self._owned is not None:
                     self._owned.admit(process)
                 elif self._cage is not None and not self._cage.holds(process):
@@ -231,14 +232,15 @@ class Launch:
 
     # --- seeing ---
 
-    def _hold_command(self) -> None:
-        """Hold on to the gate, which becomes the command."""
+    def _hold_command(self) -> int:
+        """Hold on to the gate, which becomes the command; returns its pid."""
         assert self.pid is not None
         inside = children(self.pid)
         if len(inside) != 1:
             raise NotStarted("gate", f"{len(inside)} processes stand where the gate should be")
         with contextlib.suppress(OSError):
             self._command = os.pidfd_open(inside[0])
+        return inside[0]
 
     def _verify(self) -> None:
         """Compare the sandbox's mounts with the plan's: a name that was swapped for a link has led elsewhere."""

@@ -1,0 +1,76 @@
+"""Starts while descriptors are short: each is refused with a step that can be taken, and nothing is left of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from codespace.errors import Refusal
+from codespace.runner.keeper import Keeper
+from codespace.sandbox.box import Sandbox
+from codespace.testing.shortage import descriptors
+
+from .supervised import open_bench, refused
+
+ENOUGH = 24
+"""Descriptors that a start never needs at once."""
+
+
+@asynccontextmanager
+async def keeper() -> AsyncIterator[Keeper]:
+    started = Keeper()
+    try:
+        yield started
+    finally:
+        await started.aclose()
+
+
+@pytest.mark.parametrize("sandbox", [None, Sandbox()], ids=["plain", "boxed"])
+async def test_a_start_that_is_short_of_descriptors_is_refused_or_runs_and_leaves_nothing(
+    tmp_path: Path, sandbox: Sandbox | None
+) -> None:
+    ends: list[str | Refusal] = []
+    async with open_bench(tmp_path, sandbox=sandbox) as bench:
+        await bench.run("/bin/true")
+        for left in range(ENOUGH):
+            try:
+                with descriptors(left):
+                    process_id = await bench.spawn("/bin/echo", "here")
+            except Refusal as refusal:
+                ends.append(refusal)
+            else:
+                await bench.supervisor.wait_exit(process_id)
+                ends.append((await bench.read(process_id)).text)
+    refusals = [end for end in ends if isinstance(end, Refusal)]
+    assert ends == [*refusals, *["here\n"] * (ENOUGH - len(refusals))]
+    assert 0 < len(refusals) < ENOUGH
+    assert {end.code for end in refusals} <= {"PROCESS_SPAWN_FAILED", "SANDBOX_UNAVAILABLE", "FILE_OPERATION_FAILED"}
+    assert all("Too many open files" in end.message for end in refusals)
+    assert not any("program's name" in str(end.next_step) for end in refusals)
+
+
+async def test_a_monitor_that_there_is_no_descriptor_for_is_refused_and_its_keeper_stays() -> None:
+    async with keeper() as kept:
+        (await kept.monitor()).close()
+        with descriptors(1):
+            refusal = await refused("PROCESS_SPAWN_FAILED", kept.monitor())
+        assert "End commands" in str(refusal.next_step)
+        (await kept.monitor()).close()
+
+
+async def test_a_spare_monitor_that_there_is_no_descriptor_for_fails_nothing_that_was_started() -> None:
+    async with keeper() as kept:
+        (await kept.monitor()).close()
+        with descriptors(1):
+            kept.lay_by()
+        (await kept.monitor()).close()
+
+
+async def test_a_keeper_that_cannot_be_started_is_named_and_started_by_the_next_call() -> None:
+    async with keeper() as kept:
+        with descriptors(1):
+            await refused("PROCESS_SPAWN_FAILED", kept.monitor())
+        (await kept.monitor()).close()
