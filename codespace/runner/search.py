@@ -153,6 +153,12 @@ class Search:
         try:
             with trio.fail_after(_WHOLE_CALL_SECONDS):
                 return await run_stoppable(work, turn)
+        except OSError as error:  # no descriptor is left, or a program went since it was looked for
+            raise Refusal(
+                "FILE_OPERATION_FAILED",
+                f"The search could not be made: {error.strerror or error}. Nothing changed.",
+                next_step="Call again; if it repeats, ask the operator, for whom `codespace doctor` looks.",
+            ) from error
         except trio.TooSlowError:
             raise Refusal(
                 "TIMEOUT", f"The search had no turn or no answer in {_WHOLE_CALL_SECONDS:g} s. Nothing changed."

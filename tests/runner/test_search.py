@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -27,6 +28,7 @@ from codespace.runner.ignores import Ignores
 from codespace.runner.roots import Roots
 from codespace.runner.search import Search
 from codespace.runner.stopping import Stop
+from codespace.testing.shortage import descriptors
 
 
 @pytest.fixture(params=["bubblewrap", "beneath"])
@@ -136,6 +138,35 @@ async def test_a_search_finds_the_lines_of_visible_files_only(search: Search, wo
     assert (found["a/one.py"].line, found["a/one.py"].column, found["a/one.py"].text) == (2, 1, "needle here")
     assert found["a/two.txt"].column == 3
     assert not result.truncated
+
+
+async def test_a_search_that_is_short_of_descriptors_is_refused_or_says_that_it_is_not_whole(
+    search: Search, workspace: Workspace
+) -> None:
+    whole = await grep(search, workspace)
+    ends: list[str] = []
+    for left in range(16):
+        with descriptors(left):
+            try:
+                found = await grep(search, workspace)
+                ends.append("whole" if found == whole else f"cut: {found.truncated}")
+            except Refusal as refusal:
+                ends.append(refusal.code)
+    assert (ends[0], ends[-1]) == ("FILE_OPERATION_FAILED", "whole")
+    assert set(ends) <= {"FILE_OPERATION_FAILED", "cut: True", "whole"}
+
+
+async def test_a_ripgrep_that_went_since_it_was_looked_for_is_a_refusal(
+    roots: Roots, kind: str, workspace: Workspace, tmp_path: Path
+) -> None:
+    mine = tmp_path / "rg"
+    shutil.copy(Path(sys.prefix, "bin", "rg"), mine)
+    search = Search(roots, rg_path=str(mine), allow_bubblewrap=kind == "bubblewrap")
+    await grep(search, workspace)
+    mine.unlink()
+    refusal = await refused(search, workspace, "needle")
+    assert refusal.code == "FILE_OPERATION_FAILED"
+    assert "No such file" in refusal.message
 
 
 @pytest.mark.parametrize("glob", ["keys", "[k]eys", "[Kk]e[a-z]s", "*.[pP][eE]m", "[z-a]x", "?"])
