@@ -1,6 +1,6 @@
 """A soak of a few minutes: memory, descriptors and latency of one daemon under many commands, sample by sample.
 
-    python tests/soak/run.py [--runner uds] [--processes 1000] [--workspaces 50] [--minutes 2]
+    python tests/soak/commands.py [--runner uds] [--processes 1000] [--workspaces 50] [--minutes 2]
 
 First commands one after another in one workspace, then one at a time in each of many workspaces at once.
 Memory and descriptors are the daemon's and, where the runner has a process of its own, that one's too. Not a test: a
