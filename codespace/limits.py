@@ -246,7 +246,7 @@ SPOOL_THREADS: Final = 4
 SPOOL_SWEEP_SECONDS: Final = 600.0
 # Between two looks for spools that are past their retention.
 SPOOL_READ_TRIES: Final = 5
-# Reads of output that was given up while it was read, one after the other; then the answer is empty.
+# Reads of output that was given up while it was read, one after the other; then the answer comes from memory.
 STOP_LOOK_SECONDS: Final = 0.25
 # Between two looks for requests of other daemons to end a process, while one runs; a look takes 0.2 ms.
 NEIGHBOUR_LOOK_SECONDS: Final = 0.1

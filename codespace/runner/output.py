@@ -210,6 +210,9 @@ class Output:
             block = await self._block(stream, where.start, stop)
             if block or where.start == where.stop:
                 break  # else it was given up while we read
+        else:  # the disk does not give it: a reader who was sent there again and again would never come further
+            where = span([(ring.retained_from, ring.total)], wanted)
+            block = ring.slice(where.start, min(where.stop, where.start + limit_of(limit_bytes, encoding)))
         return cut(block, where, wanted, encoding=encoding, closed=closed)
 
     def _ranges(self, stream: Stream) -> list[tuple[int, int]]:

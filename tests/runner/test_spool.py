@@ -214,6 +214,21 @@ async def test_what_the_ring_cannot_hold_is_read_from_disk_and_all_of_it_in_orde
     spools.close()
 
 
+async def test_a_reader_of_what_went_from_the_disk_is_told_how_much_is_lost_and_comes_to_the_end(
+    spools: Spools,
+) -> None:
+    spool = spools.open("proc-1")
+    assert spool is not None
+    output = Output(1_000, spool)
+    whole = b"".join(b"%d\n" % number for number in range(5_000))
+    await spooled(output, spool, ("stdout", whole))
+    shutil.rmtree(spool.folder)
+    piece = await output.read(0, stream="stdout", limit_bytes=65_536, encoding="text")
+    assert piece.text.encode() == whole[-1_000:]
+    assert (piece.output_lost, piece.cursor, piece.eof) == (len(whole) - 1_000, len(whole), True)
+    spools.close()
+
+
 async def test_head_and_tail_of_a_lost_middle_are_kept(spools: Spools) -> None:
     spool = spools.open("proc-1")
     assert spool is not None
