@@ -7,7 +7,7 @@ only as `Runner`; `daemon` wires a real one to it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from codespace import limits
@@ -303,6 +303,19 @@ class Kept:
     output_lost: int
     output_total: Mapping[str, int]
     """Bytes since the start that are known of, for `combined`, `stdout` and `stderr`."""
+
+    def against(self, cursor: int, total: int) -> Kept:
+        """Return it with what is lost behind its end: a disk can fill up, and a spool be removed.
+
+        Args:
+            cursor: From where on it was asked for.
+            total: What the process wrote to the stream, where that is known.
+        """
+        if not self.eof or self.cursor >= total:
+            return self
+        if self.text:
+            return replace(self, eof=False)
+        return replace(self, cursor=total, retained_from=total, output_lost=max(0, total - cursor))
 
 
 class Runner(Protocol):

@@ -89,7 +89,8 @@ class Elsewhere:
         kept = await self._kept(
             operation, runs, cursor=cursor, stream=stream, limit_bytes=limit_bytes, encoding=encoding
         )
-        return kept_view(kept, self._state(operation, runs, kept), stream)
+        state = self._state(operation, runs, kept)
+        return kept_view(kept.against(cursor, state.output_total[stream]), state, stream)
 
     async def wait_output(self, operation: Operation, *, cursor: int, stream: Stream) -> None:
         """Return once there is output behind `cursor`, or the process has ended.

@@ -235,10 +235,11 @@ class Uds:
         """Return what a process that is gone with its worker had written, as far as it lies on disk."""
         total = known.state.output_total[arguments["stream"]]
         cursor = arguments["cursor"]
-        kept = Kept("", "text", max(cursor, total), True, total, 0, max(0, total - cursor), known.state.output_total)
+        kept = Kept("", "text", cursor, True, total, 0, 0, known.state.output_total)
         if known.spool is not None:
             asked = {name: arguments[name] for name in ("cursor", "stream", "limit_bytes", "encoding")}
             kept = await self._ask(VERBS["kept_output"], {"spool": known.spool, **asked, "ended": True})
+        kept = kept.against(cursor, total)
         return Chunk(
             kept.text,
             kept.encoding,

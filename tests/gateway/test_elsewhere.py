@@ -164,6 +164,27 @@ async def test_output_and_exit_record_stay_readable_after_a_restart() -> None:
         ]
 
 
+async def test_output_that_is_on_the_disk_no_more_is_told_as_lost_after_a_restart() -> None:
+    async with open_bench() as bench:
+        script = "seq 600000"  # more than one segment
+        first = await bench.call("exec_command", command=["sh", "-c", script], wait_seconds=50)
+        total = first["output_total"]
+        await bench.restart()
+        head, *rest = sorted(bench.site.state.glob("spool/*/*/*"))
+        for segment in rest:
+            segment.unlink()
+        got, lost, cursor, eof = 0, 0, 0, False
+        while not eof:
+            chunk = await bench.call("read_process", process_id=first["process_id"], cursor=cursor)
+            got, lost = got + len(chunk["chunk"]), lost + chunk["output_lost"]
+            cursor, eof = chunk["cursor"], chunk["eof"]
+        assert 0 < got < total
+        assert (got + lost, cursor) == (total, total)
+        head.unlink()
+        chunk = await bench.call("read_process", process_id=first["process_id"], cursor=5)
+        assert (chunk["chunk"], chunk["output_lost"], chunk["cursor"], chunk["eof"]) == ("", total - 5, total, True)
+
+
 async def test_past_its_retention_a_process_is_not_found_and_its_end_still_is() -> None:
     async with open_bench(options={"retention_seconds": 60}) as bench:
         first = await bench.call("exec_command", command=["echo", "x"])
