@@ -166,7 +166,7 @@ async def test_output_and_exit_record_stay_readable_after_a_restart() -> None:
 
 async def test_output_that_is_on_the_disk_no_more_is_told_as_lost_after_a_restart() -> None:
     async with open_bench() as bench:
-        script = "seq 600000"  # more than one segment
+        script = "seq 900000"  # more than one segment
         first = await bench.call("exec_command", command=["sh", "-c", script], wait_seconds=50)
         total = first["output_total"]
         await bench.restart()
