@@ -86,6 +86,22 @@ async def test_a_killed_worker_takes_its_processes_along_and_they_are_lost() -> 
         assert (await bench.call("exec_command", command=["true"]))["exit_code"] == 0
 
 
+async def test_output_that_was_seen_and_is_not_on_the_disk_is_lost_with_its_worker_and_told_so() -> None:
+    async with bench_with() as bench:
+        command = ["sh", "-c", "echo before; sleep 1000"]
+        begun = await bench.call("exec_command", command=command, wait_seconds=0)
+        await bench.call("read_process", process_id=begun["process_id"], wait_seconds=20)
+        await until(lambda: kept_bytes(bench.site.state) == len("before\n"))
+        for segment in bench.site.state.glob("spool/*/*/*"):
+            segment.unlink()
+        os.kill(worker(bench), signal.SIGKILL)
+        with trio.fail_after(60):
+            ended = await bench.call("read_process", process_id=begun["process_id"], cursor=7, wait_seconds=20)
+        assert ended["termination"] == "lost"
+        again = await bench.call("read_process", process_id=begun["process_id"], cursor=0)
+        assert (again["chunk"], again["output_lost"], again["cursor"], again["eof"]) == ("", 7, 7, True)
+
+
 async def test_input_that_was_on_its_way_when_the_worker_was_killed_is_not_said_to_be_unwritten() -> None:
     async with bench_with() as bench:
         begun = await bench.call("exec_command", command=["sleep", "1000"], open_stdin=True, wait_seconds=0)
