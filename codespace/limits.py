@@ -390,6 +390,9 @@ HOLD_LISTED_CHARACTERS: Final = 65_536
 # Most of what a hold shows that a list of holds has whole; a longer one is looked at by itself.
 HOLDS_WAITING: Final = 200
 # Most holds of one workspace that wait or are granted: an agent must fill neither the operator's list nor the disk.
+HOLDS_WAITING_BYTES: Final = 32 * 1_048_576
+# And most that they hold and show together, where there is more than one: a list looks through it, at some 50 MB a
+# second, and nothing else is read from the database meanwhile.
 HOLD_SWEEP_SECONDS: Final = 5.0
 # Between two looks for holds and grants whose time is over: how much longer a body may lie there.
 GRANT_SECONDS_MAXIMUM: Final = 7 * 86_400.0

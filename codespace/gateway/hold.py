@@ -71,6 +71,8 @@ class Hold:
 def insert(db: Database, row: Mapping[str, Any]) -> str | None:
     """Insert a hold and return None; or, without one, the id of the active one that has its fingerprint or key.
 
+    Args:
+        row: Without `size_bytes`.
     Raises: Refusal LIMIT_REACHED.
     """
     taken = db.execute(
@@ -79,24 +81,29 @@ def insert(db: Database, row: Mapping[str, Any]) -> str | None:
     ).fetchone()
     if taken is not None:
         return str(taken[0])
-    _require_room(db, row["workspace_id"], row["root"], row["created_at"])
-    db.table("holds").insert(dict(row))
+    size_bytes = len(row["body"]) + len(row["shown"])  # JSON in ASCII
+    _require_room(db, row["workspace_id"], row["root"], row["created_at"], size_bytes)
+    db.table("holds").insert({**row, "size_bytes": size_bytes})
     return None
 
 
-def _require_room(db: Database, workspace_id: str, root: str, now: float) -> None:
-    (waiting,) = db.execute(
-        "SELECT count(*) FROM holds WHERE workspace_id = ?1 AND coalesce(root, ?2) = ?2 "
+def _require_room(db: Database, workspace_id: str, root: str, now: float, size_bytes: int) -> None:
+    waiting, waiting_bytes = db.execute(
+        "SELECT count(*), coalesce(sum(size_bytes), 0) FROM holds WHERE workspace_id = ?1 AND coalesce(root, ?2) = ?2 "
         "AND state IN ('pending', 'granted') AND expires_at > ?3",
         (workspace_id, root, now),
     ).fetchone()
-    if waiting >= limits.HOLDS_WAITING:
-        raise Refusal(
-            "LIMIT_REACHED",
-            f"{waiting} requests of workspace {workspace_id} are held already; this one is not, and nothing was done.",
-            next_step="Have some of them decided and resume them, or wait until they expire.",
-            details={"limit": "holds", "maximum": limits.HOLDS_WAITING},
-        )
+    is_full = waiting_bytes + size_bytes > limits.HOLDS_WAITING_BYTES and waiting > 0
+    if waiting < limits.HOLDS_WAITING and not is_full:
+        return
+    limit, maximum = ("bytes of holds", limits.HOLDS_WAITING_BYTES) if is_full else ("holds", limits.HOLDS_WAITING)
+    raise Refusal(
+        "LIMIT_REACHED",
+        f"{waiting} requests of workspace {workspace_id} are held already, {waiting_bytes} bytes; this one is not, and "
+        "nothing was done.",
+        next_step="Have some of them decided and resume them, or wait until they expire.",
+        details={"limit": limit, "maximum": maximum},
+    )
 
 
 def many(db: Database, where: str, value: str | float, limit: int | None = None) -> list[Hold]:

@@ -159,7 +159,7 @@ class Holds:
         that one is returned. So is the hold that owns the operation_key by now; the caller compares.
 
         Raises: Refusal LIMIT_REACHED, also where nobody could look through what is shown.
-        Source: limits.HOLD_TEXTS_BYTES, limits.HOLDS_WAITING.
+        Source: limits.HOLD_TEXTS_BYTES, limits.HOLDS_WAITING, limits.HOLDS_WAITING_BYTES.
         """
         now = self._wall_clock()
         row = {

@@ -12,7 +12,7 @@ from sqlite_utils import Database, Migrations
 APPLICATION_ID: Final = 0x43445350
 # "CDSP" in SQLite's header: how a CodeSpace database is told from any other file.
 
-VERSION: Final = 8
+VERSION: Final = 9
 # The number of migrations below, in SQLite's user_version: a higher one means a newer CodeSpace.
 
 MIGRATIONS: Final = Migrations("codespace")
@@ -71,6 +71,13 @@ def m007_operations_of_holds(db: Database) -> None:
 def m008_roots_of_holds_lists(db: Database) -> None:
     """Say which directory a hold is of, as of a work, and list by indexes what history only gets longer by."""
     for statement in _M008:
+        db.execute(statement)
+
+
+@MIGRATIONS()
+def m009_sizes_of_holds(db: Database) -> None:
+    """Keep how large a hold is where holds are counted: together they may be too large to be listed in time."""
+    for statement in _M009:
         db.execute(statement)
 
 
@@ -163,4 +170,10 @@ _M008: Final = (
     """DROP INDEX works_workspace""",
     """CREATE INDEX instances_unended ON instances (id) WHERE ended_at IS NULL""",
     """CREATE INDEX grants_listed ON grants (state = 'active', created_at)""",
+)
+
+_M009: Final = (
+    """ALTER TABLE holds ADD COLUMN size_bytes INTEGER NOT NULL DEFAULT 0""",
+    """DROP INDEX holds_waiting""",
+    """CREATE INDEX holds_waiting ON holds (state, expires_at, workspace_id, root, size_bytes)""",
 )

@@ -269,6 +269,24 @@ async def test_an_agent_can_hold_only_so_much_and_what_is_held_already_is_still_
         await held(bench, "exec_command", command=["echo", "4"])
 
 
+async def test_what_is_held_is_never_so_much_that_the_operator_cannot_be_shown_the_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "HOLDS_WAITING_BYTES", 4000)
+    async with open_bench(files=FILES, approvals="confirm") as bench:
+        first = await held(bench, "exec_command", command=["echo", "1" * 5000])  # alone it may be as large as any
+        refused = {"limit": "bytes of holds", "maximum": 4000}
+        with pytest.raises(Refusal) as caught:
+            await bench.call("exec_command", command=["echo", "2"])
+        assert (caught.value.code, caught.value.details) == ("LIMIT_REACHED", refused)
+        await bench.call("approval_resolve", approval_id=first, decision="deny")
+        await held(bench, "exec_command", command=["echo", "2"])
+        with pytest.raises(Refusal) as caught:
+            await bench.call("exec_command", command=["echo", "3" * 1500])
+        assert caught.value.details == refused
+        await held(bench, "exec_command", command=["echo", "3"])
+
+
 async def test_an_unknown_hold_is_said_to_be_unknown() -> None:
     async with open_bench(files=FILES, approvals="confirm") as bench:
         for tool in ("approval_status", "operation_resume"):
