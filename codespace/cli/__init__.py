@@ -38,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(argv)
     except KeyboardInterrupt:
+        _drop_output()
         return INTERRUPTED
     except BrokenPipeError:
         return _reader_is_gone()
@@ -53,10 +54,18 @@ def _run(argv: Sequence[str] | None) -> int:
 
     try:
         arguments = build().parse_args(argv)
-        return int(arguments.run(arguments))
-    finally:
-        if sys.stdout is not None:
-            sys.stdout.flush()  # here, where it can be answered for, and not at the interpreter's end
+        code = int(arguments.run(arguments))
+    except (SystemExit, Exception):  # not what ends it early: a reader that takes nothing must not hold that up
+        _flush()
+        raise
+    _flush()
+    return code
+
+
+def _flush() -> None:
+    """Write what is left of the output here, where it can be answered for, and not at the interpreter's end."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
 
 
 def _start_afresh() -> None:
@@ -96,7 +105,10 @@ def serve() -> int:
 
 def _reader_is_gone() -> int:
     """End quietly when stdout was closed (`codespace doctor | head`), as other programs do."""
-    import os
-
-    os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 1)  # or the interpreter complains at its end
+    _drop_output()
     return 1
+
+
+def _drop_output() -> None:
+    """Let what is left of the output go nowhere: the interpreter would write it at its end, or complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 1)

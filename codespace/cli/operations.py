@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not os.path.exists(settings.database):
         return recorded.refused(f"nothing has been recorded yet: there is no {display(settings.database)}.")
     log.configure(level="warning", form="console")  # on stderr: what is asked for stands alone on stdout
-    return trio.run(partial(_run, settings, arguments), restrict_keyboard_interrupt_to_checkpoints=True)
+    return trio.run(partial(_run, settings, arguments))
 
 
 async def _run(settings: Settings, arguments: argparse.Namespace) -> int:

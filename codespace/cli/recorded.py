@@ -36,7 +36,7 @@ def run(config: str | None, act: Act) -> int:
         return refused("the database is in memory; nothing but its daemon can reach it.")
     if not os.path.exists(settings.database):
         return refused(f"nothing has been recorded yet: there is no {display(settings.database)}.")
-    return trio.run(partial(_run, settings, act), restrict_keyboard_interrupt_to_checkpoints=True)
+    return trio.run(partial(_run, settings, act))
 
 
 async def _run(settings: Settings, act: Act) -> int:

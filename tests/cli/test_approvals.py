@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import pty
 import signal
+import struct
 import subprocess
+import termios
 from dataclasses import dataclass
 from functools import partial
 
@@ -113,6 +116,52 @@ async def test_a_person_is_shown_the_whole_and_asked(answer: str, state: str) ->
         refused = {"granted": (0, b""), "pending": (2, b"codespace: nothing was granted.\n")}
         assert (done.returncode, done.stderr) == refused[state]
         assert (await bench.call("approval_status", approval_id=hold))["state"] == state
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_a_person_who_is_asked_can_leave_without_an_answer(number: signal.Signals) -> None:
+    async with open_bench(approvals="operator") as bench:
+        hold = await held(bench)
+        child, terminal = pty.fork()
+        if child == 0:
+            os.execve(script(), [script(), "approvals", "grant", hold], bench.site.environ)
+        said, ended = b"", os.pidfd_open(child)
+        with trio.fail_after(60):
+            while b"[y/N]" not in said:
+                await trio.lowlevel.wait_readable(terminal)
+                said += os.read(terminal, 4096)
+            gone = False
+            while not gone:  # Python hears one that comes between the question and the wait for its answer at the next
+                os.kill(child, number)
+                with trio.move_on_after(1):
+                    await trio.lowlevel.wait_readable(ended)
+                    gone = True
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130  # noqa: ASYNC222 - it has ended
+        os.close(terminal)
+        os.close(ended)
+        assert (await bench.call("approval_status", approval_id=hold))["state"] == "pending"
+
+
+@pytest.mark.parametrize("words", [("list", "--json"), ("watch", "--json")])
+async def test_a_command_whose_output_nobody_takes_ends_when_it_is_told_to(words: tuple[str, ...]) -> None:
+    async with open_bench(approvals="operator") as bench:
+        for name in "abcd":  # lines that do not fit beside each other
+            await held(bench, PATCH.replace("new", name).replace("CANARY", "x" * 2_500))
+        command = [script(), "approvals", *words]
+        told = await trio.lowlevel.open_process(command, env=bench.site.environ, stdout=subprocess.PIPE)
+        assert told.stdout is not None
+        fcntl.fcntl(told.stdout.fileno(), fcntl.F_SETPIPE_SZ, 4096)
+        with trio.fail_after(60):
+            while held_back(told.stdout.fileno()) < 2_500:
+                await trio.lowlevel.checkpoint()
+            told.send_signal(signal.SIGTERM)
+            assert await told.wait() == 130
+        await told.stdout.aclose()
+
+
+def held_back(descriptor: int) -> int:
+    """Return how many bytes lie in a pipe."""
+    return int(struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))[0])
 
 
 async def test_a_grant_for_another_fingerprint_than_the_holds_is_refused() -> None:
