@@ -165,6 +165,8 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             HOSTILE + "test_hidden_paths_exist_for_no_tool_and_no_error",
             "tests/beneath/test_reading.py::test_hidden_names_exist_for_no_verb",
             "tests/runner/test_patcher.py::test_a_hidden_file_is_absent_to_a_patch",
+            "tests/runner/test_patcher.py::test_protected_and_hidden_paths_are_refused_whether_they_exist_or_not",
+            "tests/runner/test_search.py::test_what_is_hidden_by_a_glob_that_ripgrep_reads_otherwise_is_not_shown",
             "tests/sandbox/test_files.py::test_hidden_paths_cannot_be_read_listed_replaced_or_changed",
         ),
     ),
@@ -417,6 +419,8 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         (
             FILES + "test_no_path_leads_out_and_no_link_or_device_is_opened",
             HOSTILE + "test_no_spelling_of_a_protected_path_is_patched",
+            "tests/runner/test_patcher.py::test_a_git_directory_cannot_be_made_from_parts",
+            "tests/runner/test_patch_git.py::test_what_the_configuration_names_through_links_is_not_a_patchs_to_write",
             "tests/gateway/test_undo.py::test_an_undo_changes_no_protected_path_though_the_patch_was_allowed_to",
             BOX + "test_git.py::test_git_reads_and_nothing_of_its_directory_can_be_changed",
             BOX + "test_git.py::test_nested_repositories_and_gitfiles_are_protected_and_cannot_be_moved_away",
@@ -497,6 +501,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             OPERATED + "test_a_caller_can_grant_neither_by_a_tool_nor_by_claims_nor_by_asking_again",
             OPERATED + "test_what_was_held_for_the_operator_is_not_the_callers_under_another_configuration",
             OPERATED + "test_a_grant_that_a_caller_gave_itself_is_void_once_the_operator_decides",
+            COMMANDS_HELD + "test_what_a_granted_command_reads_later_was_granted_with_it_or_is_held",
             COMMANDS_HELD + "test_a_sandboxed_command_finds_neither_the_database_nor_the_console",
             "tests/settings/test_load.py::"
             "test_one_workspace_that_the_operator_decides_for_demands_a_sandbox_everywhere",

@@ -180,6 +180,28 @@ async def test_what_is_hidden_is_not_even_counted(search: Search, tmp_path: Path
     assert (result.files_searched, len(result.matches)) == (visible, 3)
 
 
+@pytest.mark.parametrize("glob", ["[!v]ault", "{secret}", "sec\\ret", "[a-]ecret", "**/[!x]ecret/*"])
+async def test_what_is_hidden_by_a_glob_that_ripgrep_reads_otherwise_is_not_shown(
+    search: Search, tmp_path: Path, glob: str
+) -> None:
+    root = tmp_path / "mine"
+    root.mkdir()
+    workspace = Workspace(id="w", root=str(root), hidden_paths=(glob,))
+    names = ["xault", "{secret}", "secret", "aecret", "-ecret", "deep/secret/x", "deep/{secret}/x", "vault"]
+    for name in names:
+        if not (root / name).exists():
+            put(workspace, {f"{name}/in" if name == "secret" else name: "needle"})
+    shown = sorted(
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*")
+        if path.is_file() and not Hidden((glob,)).covers(path.relative_to(root).as_posix())
+    )
+    assert len(shown) < sum(path.is_file() for path in root.rglob("*")), "the glob hides something"
+    for include_ignored in (False, True):
+        assert sorted((await find(search, workspace, include_ignored=include_ignored)).paths) == shown
+    assert sorted(match.path for match in (await grep(search, workspace)).matches) == shown
+
+
 async def test_context_lines_come_with_a_match(search: Search, workspace: Workspace) -> None:
     put(workspace, {"c": "1\r\n2\r\nxx\r\nxx\r\n5\r\n6\r\n"})
     first, second = (await grep(search, workspace, "xx", context_lines=2)).matches

@@ -59,6 +59,14 @@ PROTECTED_SPELLINGS = (
     ".codex/config.toml",
     ".vscode/tasks.json",
     ".envrc",
+    # What another filesystem takes for the same: dots, spaces and short names of FAT and NTFS, what HFS+ passes over.
+    ".git./config",
+    ".git /config",
+    ".git. ./hooks/x",
+    "sub/GIT~1/config",
+    ".g\u200cit/config",
+    ".MCP.json",
+    ".Cursor/mcp.json",
 )
 HOSTILE_TEXT = "\x1b[2J\x1b]0;owned\x07\r\u202egnp.exe\u200b\x00".replace("\x00", "")
 
