@@ -201,9 +201,12 @@ async def _run(prepared: Prepared, domains: tuple[Domain, ...]) -> int:
 
 
 def _tell(notes: Sequence[str]) -> None:
+    """Say what the network of a run refused. By no stream of Python's: a stalled terminal would keep its lock."""
+    if sys.stderr is None:  # something else has its number
+        return
     with contextlib.suppress(OSError):  # nobody is there any more to be told
         for note in notes:
-            print(f"codespace: {display(note)}", file=sys.stderr)
+            os.write(2, f"codespace: {display(note)}\n".encode())
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
