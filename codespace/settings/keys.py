@@ -196,7 +196,7 @@ WORKSPACE: Final[Mapping[str, Key]] = {
     "max_timeout_seconds": Key(
         kinds.seconds(), f"{limits.MAX_TIMEOUT_SECONDS:g}", "The longest time limit that a caller may ask for."
     ),
-    "env": Key(_table("table of text", _variables), "empty", "Variables that every command gets."),
+    "env": Key(_table("table of text", _variables), "empty", "Variables that every command gets, over the caller's."),
     "limits": Key(_table("table", lambda key, value: fields(key, value, LIMITS)), "see below", "See below."),
     "sandbox": Key(
         kinds.choice("optional", "required"),
@@ -227,7 +227,7 @@ WORKSPACE: Final[Mapping[str, Key]] = {
     "hidden_paths": Key(
         kinds.listing(_GLOB),
         "none",
-        "Patterns, as in .gitignore, of files that do not exist for the file tools and are empty in the sandbox. "
+        "Patterns, as in .gitignore, of files that do not exist for the file tools and cannot be read in the sandbox. "
         "Without the sandbox a command can read them.",
     ),
     "protected_paths": Key(
@@ -259,7 +259,9 @@ TOP: Final[Mapping[str, Key]] = {
         "an operator token is set or the console is served.",
     ),
     "approval_expiry_seconds": Key(
-        kinds.seconds(), f"{limits.APPROVAL_EXPIRY_SECONDS:g}", "How long a hold waits for its grant."
+        kinds.seconds(),
+        f"{limits.APPROVAL_EXPIRY_SECONDS:g}",
+        "How long a hold may wait, for its grant and for its use together.",
     ),
     "snapshot_bytes": Key(
         kinds.whole("bytes", 0), str(limits.SNAPSHOT_BYTES), "Most bytes of what undo needs; the oldest go first."
