@@ -15,10 +15,11 @@ from codespace import limits
 from codespace.beneath import Root
 from codespace.contract import Workspace
 from codespace.errors import Refusal
-from codespace.sandbox import git, gitaccount, gitconfig, orphans, plan, probe, report, scan, seccomp
+from codespace.sandbox import detours, git, gitaccount, gitconfig, orphans, plan, planted, probe, report, scan, seccomp
 from codespace.sandbox import limits as cgroups
 from codespace.sandbox.limits import Cage
-from codespace.sandbox.plan import Plan, Planted
+from codespace.sandbox.plan import Plan
+from codespace.sandbox.planted import Planted, Sight
 from codespace.sandbox.probe import Rung, Standing
 from codespace.sandbox.scan import Inventory
 from codespace.sandbox.spawn import Equipment, Launch
@@ -35,7 +36,7 @@ class Prepared:
     workspace: Workspace
     plan: Plan
     equipment: Equipment
-    before: Inventory
+    before: Sight
     protected: tuple[str, ...]
     memory: scan.Memory
     """Of what scans after a run have seen."""
@@ -68,11 +69,14 @@ class Prepared:
         with Root.open(self.workspace.root, allow_submounts=self.workspace.allow_submounts) as root:
             protected = self.protected
             if self.workspace.git != "unprotected":  # a link that it made leads git elsewhere now
-                protected = _with(protected, (*_places(self.workspace, root), *_places_of(root, self.before)))
+                places = (*_places(self.workspace, root), *_places_of(root, self.before.inventory))
+                protected = _with(protected, places)
+            ways = detours.look(root, protected)
+            protected = _with(protected, ways.globs)
             memory = self.memory if protected == self.protected else None
-            after = scan.scan(root, hidden=(), protected=protected, memory=memory)
-            submodules = {path for path, _ in git.gitlinks(root, after)}
-        return plan.planted(self.before, after, submodules)
+            found = scan.scan(root, hidden=(), protected=protected, memory=memory)
+            after = planted.see(root, found, ways.links, self.plan.writable)
+            return planted.compare(root, self.before, after, self.workspace.hidden_paths)
 
 
 def _places(workspace: Workspace, root: Root) -> tuple[str, ...]:
@@ -168,19 +172,21 @@ class Sandbox:
             raise unavailable(f"the workspace cannot be looked at ({error.strerror or error})", retry=True) from error
         return Prepared(workspace, made, equipment, before, tuple(protected), self._memory(workspace, (), protected))
 
-    def _plan(
-        self, workspace: Workspace, protected: Sequence[str], **asked: Any
-    ) -> tuple[Inventory, Sequence[str], Plan]:
+    def _plan(self, workspace: Workspace, protected: Sequence[str], **asked: Any) -> tuple[Sight, Sequence[str], Plan]:
         """Return what is there, the globs in force and the plan; `asked` is the command. Raises: OSError, Refusal."""
         with Root.open(workspace.root, allow_submounts=workspace.allow_submounts) as root:
             if workspace.git != "unprotected":
                 protected = _with(protected, _places(workspace, root))
-            before = self._look(root, workspace, protected)
-            named = () if workspace.git == "unprotected" else _places_of(root, before)
+            ways = detours.look(root, protected)
+            protected = _with(protected, ways.globs)
+            found = self._look(root, workspace, protected)
+            named = () if workspace.git == "unprotected" else _places_of(root, found)
             if (more := _with(protected, named)) != protected:
                 protected = more  # rare, and the second look is quick from its second time on
-                before = self._look(root, workspace, protected)
-            return before, protected, plan.make(workspace, root, before, etc=self._etc.masks(), **asked)
+                found = self._look(root, workspace, protected)
+            before = planted.see(root, found, ways.links)
+            etc, submodules = self._etc.masks(), before.submodules
+            return before, protected, plan.make(workspace, root, found, etc=etc, submodules=submodules, **asked)
 
     def _look(self, root: Root, workspace: Workspace, protected: Sequence[str]) -> scan.Inventory:
         memory = self._memory(workspace, workspace.hidden_paths, protected)

@@ -7,11 +7,13 @@ itself, runs programs the next time a person types `git status`. Nothing here ru
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import posixpath
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from codespace import limits
@@ -79,7 +81,7 @@ def committing(root: Root, path: str, workspace: str, named: gitconfig.Found) ->
     below = "" if path == "." else path + "/"
     inside = {place: is_pushed for place, is_pushed in named.items() if _is_open(place, path, below)}
     needed = [*(below + name for name in NEEDED), *(place for place, is_pushed in inside.items() if not is_pushed)]
-    if path in inside or not all(_kind(root, place) for place in needed) or _has_link(root, path):
+    if path in inside or not all(_kind(root, place) for place in needed) or any(links(root, path)):
         return [], [path]
     if not _guarded(root, below, GUARDS):
         return [], [path]
@@ -96,9 +98,9 @@ def _is_open(place: str, path: str, below: str) -> bool:
     return place == path or (place.startswith(below) and place[len(below) :].partition("/")[0] not in RULING)
 
 
-def _has_link(root: Root, path: str) -> bool:
-    """Return whether a link lies in a repository, or what cannot be looked into: but for where no command writes, and
-    for its data."""
+def links(root: Root, path: str) -> Iterator[str]:
+    """Yield the links in a repository, and what cannot be looked into: but for where no command writes, and for its
+    data. Raises: OSError for a shortage."""
     left = [path]
     while left:
         directory = left.pop()
@@ -107,13 +109,14 @@ def _has_link(root: Root, path: str) -> bool:
             entries = _listed(root, directory)
         except FileNotFoundError:
             continue  # git removes empty directories
-        except OSError:
-            return True
-        kept = [entry for entry in entries if entry.name not in without]
-        if any(entry.is_symlink() for entry in kept):
-            return True
-        left += [posixpath.join(directory, entry.name) for entry in kept if entry.is_dir(follow_symlinks=False)]
-    return False
+        except OSError as error:
+            if shortage.is_behind(error):
+                raise
+            yield directory
+            continue
+        kept = [(posixpath.join(directory, entry.name), entry) for entry in entries if entry.name not in without]
+        yield from (place for place, entry in kept if entry.is_symlink())
+        left += [place for place, entry in kept if entry.is_dir(follow_symlinks=False)]
 
 
 def _listed(root: Root, directory: str) -> list[os.DirEntry[str]]:
@@ -206,41 +209,70 @@ def _kind(root: Root, path: str) -> bool:
     return status is not None and (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode))
 
 
-def gitlinks(root: Root, inventory: Inventory) -> Iterator[tuple[str, bool]]:
-    """Yield each path at which git expects a submodule, and whether an empty place for it is there.
+@dataclass(frozen=True, slots=True)
+class Submodules:
+    """What git takes for submodules, by its indexes."""
 
-    A repository put there is entered by the host's next `git status`.
+    places: Mapping[str, bool]
+    """Each path at which it expects one, and whether a directory is there: a repository put there is entered by the
+    host's next `git status`."""
+    entered: frozenset[str]
+    """The `.git` of each repository that stands at one, and of each whose index cannot be looked through."""
+
+
+def submodules(root: Root, inventory: Inventory) -> Submodules:
+    """Return the submodules of all repositories that lie below the root or have it in their trees.
+
+    Raises: OSError, Refusal for a shortage.
     """
-    for path in itertools.chain(_expected_below(root, inventory), _expected_above(root)):
-        try:
-            status = root.look(path)
-        except Refusal as refused:
-            if shortage.is_behind(refused):
-                raise
-            continue  # behind a link, or hidden: git does not enter it either
-        if status is None:
-            yield path, False
-        elif stat.S_ISDIR(status.st_mode):
-            yield path, True
+    places: dict[str, bool] = {}
+    entered: set[str] = set()
+    for top, expected in itertools.chain(_expected_below(root, inventory), _expected_above(root)):
+        if expected is None:
+            entered.add(f"{top}/.git".removeprefix(root.path.rstrip("/") + "/"))
+        for path in _normal(root, top, expected or ()):
+            if (there := _is_there(root, path)) is not None:
+                places[path] = there
+    # Looked for where an index says, as a command can put one where `scan` looks for none: among git's own data.
+    entered.update(place for path, there in places.items() if there and root.stamp(place := f"{path}/.git") is not None)
+    return Submodules(places, frozenset(entered))
 
 
-def _expected_below(root: Root, inventory: Inventory) -> Iterator[str]:
+def _normal(root: Root, top: str, expected: Sequence[str]) -> Iterator[str]:
+    """Yield what lies below the root of paths from the top of a tree; git believes `./x` in an index, or `y/../x`."""
+    own = root.path.rstrip("/") + "/"
+    for path in expected:
+        whole = "/" + posixpath.normpath(posixpath.join(top, path)).lstrip("/")
+        if whole.startswith(own):
+            yield whole[len(own) :]
+
+
+def _is_there(root: Root, path: str) -> bool | None:
+    """Return whether a directory is there, whatever characters its name has; None where git enters nothing: a file, a
+    link, and what is behind one."""
+    try:
+        os.close(root.open_listing(path))
+    except OSError as error:
+        if shortage.is_behind(error):
+            raise
+        return {errno.ENOENT: False, errno.EACCES: True}.get(error.errno or 0)  # what is closed can be gone through
+    return True
+
+
+def _expected_below(root: Root, inventory: Inventory) -> Iterator[tuple[str, list[str] | None]]:
+    """Yield the top of each working tree and what its index says."""
     for found in inventory.git:
         if found.kind in ("directory", "gitfile"):
-            yield from (posixpath.join(posixpath.dirname(found.path), path) for path in _expected(root, found))
+            yield posixpath.normpath(posixpath.join(root.path, posixpath.dirname(found.path))), _expected(root, found)
 
 
-def _expected_above(root: Root) -> Iterator[str]:
-    """Yield what repositories say of the root that it lies in the trees of."""
-    own = root.path.rstrip("/") + "/"
+def _expected_above(root: Root) -> Iterator[tuple[str, list[str] | None]]:
+    """Yield the same of repositories that the root lies in the trees of."""
     for top, directories in gitconfig.above(root):
-        for path in _indexed_at(directories[-1]):
-            whole = posixpath.join(top, path)
-            if whole.startswith(own):
-                yield whole[len(own) :]
+        yield top, _indexed_at(directories[-1])
 
 
-def _expected(root: Root, found: GitDirectory) -> list[str]:
+def _expected(root: Root, found: GitDirectory) -> list[str] | None:
     """Return what the index of a repository says, wherever it is: a submodule's and a worktree's lie elsewhere.
 
     Outside of the root only that of the root itself is looked for: which place on this machine is opened is not a
@@ -254,7 +286,7 @@ def _expected(root: Root, found: GitDirectory) -> list[str]:
     return _indexed_at(directory) if found.path == ".git" else []
 
 
-def _indexed_at(directory: str) -> list[str]:
+def _indexed_at(directory: str) -> list[str] | None:
     try:
         with Root.open(directory) as elsewhere:
             return _indexed(elsewhere, ".")
@@ -264,13 +296,20 @@ def _indexed_at(directory: str) -> list[str]:
         return []
 
 
-def _indexed(root: Root, directory: str) -> list[str]:
+def _indexed(root: Root, directory: str) -> list[str] | None:
+    """Return the paths of submodules in an index; None where it is too large or not as git writes it."""
     index = _bytes(root, f"{directory}/index", limits.SANDBOX_INDEX_BYTES)
-    if _GITLINK not in index and _SPLIT not in index:
-        return []  # nearly always: the bytes of the mode are nowhere, so nothing needs to be parsed
+    if index is None:
+        return None
     # What is not in the index itself is in the one that it was split from.
     shared = (_bytes(root, f"{directory}/sharedindex.{name}", limits.SANDBOX_INDEX_BYTES) for name in _bases(index))
-    return [path for data in (index, *shared) for path in _submodules(data)]
+    found: list[str] = []
+    for data in (index, *shared):
+        paths = None if data is None else _submodules(data)
+        if paths is None:
+            return None
+        found += paths
+    return found
 
 
 def _bases(index: bytes) -> Iterator[str]:
@@ -283,21 +322,27 @@ def _bases(index: bytes) -> Iterator[str]:
         at = index.find(_SPLIT, at + 1)
 
 
-def _bytes(root: Root, path: str, most: int) -> bytes:
+def _bytes(root: Root, path: str, most: int) -> bytes | None:
+    """Return the bytes of a file, none where there is no such; None where there are more than `most`."""
     try:
         return root.read(path, most)[0]
     except Refusal as refused:
         if shortage.is_behind(refused):
             raise
-        return b""
+        return None if refused.code == "FILE_TOO_LARGE" else b""
 
 
-def _submodules(data: bytes) -> list[str]:
-    """Return the paths of mode 160000, in an index with object names of whichever size."""
+def _submodules(data: bytes) -> list[str] | None:
+    """Return the paths of mode 160000, in an index with object names of whichever size; None where there is no telling.
+
+    Of lengths that are not so git believes other names than are told here.
+    """
+    if _GITLINK not in data:
+        return []  # nearly always: the bytes of the mode are nowhere, so nothing needs to be parsed
     for size in _NAME_BYTES:
         with contextlib.suppress(ValueError, IndexError):
             return _parsed(data, size)
-    return []
+    return None
 
 
 def _parsed(data: bytes, size: int) -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -84,6 +83,7 @@ def make(
     env: Mapping[str, str],
     etc: Masks,
     tty: bool = False,
+    submodules: git.Submodules | None = None,
 ) -> Plan:
     """Return the plan of one run.
 
@@ -92,13 +92,14 @@ def make(
         inventory: What `scan` has just found there.
         cwd: Relative to the root, cleaned.
         env: The whole environment of the command.
+        submodules: Those of `inventory`, where the caller has them.
     Raises: Refusal SANDBOX_UNAVAILABLE where something in the root cannot be protected; it names what, and the way out.
     """
     _check_root(workspace.root)
     if inventory.links:
         raise _linked(inventory.links)
     outside = None if workspace.git == "unprotected" else git.common_directory(workspace.root)
-    mounts = _mounts(workspace, root, inventory)
+    mounts = _mounts(workspace, root, inventory, submodules)
     if len(mounts) > limits.SANDBOX_BINDS:
         raise _too_many(workspace.root, mounts, inventory)
     open_to_commits, beside = _outside_mounts(workspace, outside)
@@ -144,7 +145,7 @@ def sees(workspace: Workspace, path: str) -> bool:
     return any(within(path, place) for place in places)
 
 
-def _mounts(workspace: Workspace, root: Root, inventory: Inventory) -> list[Mount]:
+def _mounts(workspace: Workspace, root: Root, inventory: Inventory, submodules: git.Submodules | None) -> list[Mount]:
     """Return what is mounted below the root: writable first, then read-only, masks last."""
     writable: set[str] = set()
     read_only: set[str] = {*inventory.protected, *inventory.unreadable}
@@ -159,9 +160,8 @@ def _mounts(workspace: Workspace, root: Root, inventory: Inventory) -> list[Moun
             read_only.update(closed)
         # An empty place for a submodule: a repository put there would be entered by the host's next `git status`.
         inside = {found.path for found in inventory.git}
-        read_only.update(
-            path for path, there in git.gitlinks(root, inventory) if there and f"{path}/.git" not in inside
-        )
+        expected = (submodules or git.submodules(root, inventory)).places
+        read_only.update(path for path, there in expected.items() if there and f"{path}/.git" not in inside)
     read_only |= twins.names(root, inventory, git=workspace.git != "unprotected")
     special = submounts.below(workspace.root) if not workspace.allow_submounts else submounts.Found((), ())
     emptied = {*inventory.hidden_files, *inventory.sockets, *special.files}
@@ -290,26 +290,3 @@ def _notes(workspace: Workspace) -> tuple[str, ...]:
                 "account."
             )
     return tuple(notes)
-
-
-@dataclass(frozen=True, slots=True)
-class Planted:
-    """Something that a run has made and that git, an editor or an agent on the host would run by itself."""
-
-    path: str
-    loud: bool
-    """It lies where the host's next look runs it: at the root, or where git expects a submodule."""
-
-
-def planted(before: Inventory, after: Inventory, submodules: AbstractSet[str]) -> list[Planted]:
-    """Return what is there after a run and was not before; the loud first.
-
-    Args:
-        submodules: Paths at which git's index expects a submodule.
-    """
-    known = {found.path for found in before.git} | set(before.protected) | set(before.links)
-    there = {found.path for found in after.git} | set(after.protected) | set(after.links)
-    found = [
-        Planted(path, "/" not in path or path == "." or posixpath.dirname(path) in submodules) for path in there - known
-    ]
-    return sorted(found, key=lambda one: (not one.loud, one.path))

@@ -55,6 +55,7 @@ class Inventory:
     protected: tuple[str, ...] = ()
     hidden_directories: tuple[str, ...] = ()
     hidden_files: tuple[str, ...] = ()
+    hidden_links: tuple[str, ...] = ()
     sockets: tuple[str, ...] = ()
     """Sockets and other special files: each may lead to a program outside."""
     unreadable: tuple[str, ...] = ()
@@ -136,7 +137,9 @@ class _Scan:
         self._named = Hidden([*self._hidden.of_names, *self._protected.of_names])
         self._git: list[GitDirectory] = []
         self._parts: dict[str, set[str]] = {}
-        self._found: dict[str, list[str]] = {name: [] for name in ("protected", "directories", "files", "special")}
+        self._found: dict[str, list[str]] = {
+            name: [] for name in ("protected", "directories", "files", "links", "special")
+        }
         self._links: list[str] = []
         self._closed: list[str] = []
         self._left: list[str] = []
@@ -158,6 +161,7 @@ class _Scan:
             protected=tuple(sorted(self._found["protected"])),
             hidden_directories=tuple(sorted(self._found["directories"])),
             hidden_files=tuple(sorted(self._found["files"])),
+            hidden_links=tuple(sorted(self._found["links"])),
             sockets=tuple(sorted(self._found["special"])),
             unreadable=tuple(sorted(self._closed)),
             links=tuple(sorted(set(self._links))),
@@ -274,8 +278,8 @@ class _Scan:
             self._found["special"].append(path)
         first = path.partition("/")[0]
         if self._hidden.cover(first, path):
-            if kind != "link":  # a link tells only where it leads; that is visible or is not by itself
-                self._found["directories" if kind == "directory" else "files"].append(path)
+            # Of a link nothing is masked: it tells only where it leads, and that is visible or is not by itself.
+            self._found["directories" if kind == "directory" else "links" if kind == "link" else "files"].append(path)
             return True, False
         if is_of_git:
             if kind == "link":

@@ -22,7 +22,7 @@ from typing import Any
 from codespace.beneath import Root
 from codespace.contract import Workspace
 from codespace.errors import Refusal
-from codespace.sandbox import binaries, box, foreground, plan, scan, spawn
+from codespace.sandbox import binaries, box, detours, foreground, plan, planted, scan, spawn
 from codespace.sandbox import limits as mechanisms
 from codespace.sandbox.plan import HOME
 from codespace.sandbox.system import Etc
@@ -140,10 +140,13 @@ class Cage:
     ) -> box.Prepared:
         """Return the run as the product prepares it; without the probe, which has tests of its own."""
         with Root.open(self.workspace.root, allow_submounts=self.workspace.allow_submounts) as root:
+            ways = detours.look(root, protected)
+            protected = (*protected, *ways.globs)
             found = scan.scan(root, hidden=self.workspace.hidden_paths, protected=protected)
+            before = planted.see(root, found, ways.links)
             made = plan.make(self.workspace, root, found, command=command, cwd=cwd, env=env, etc=ETC.masks())
         equipment = spawn.Equipment(self.bubblewrap, mechanisms.look())
-        return box.Prepared(self.workspace, made, equipment, found, tuple(protected), scan.Memory())
+        return box.Prepared(self.workspace, made, equipment, before, tuple(protected), scan.Memory())
 
     def plainly(self, command: Sequence[str], *, cwd: str | None = None) -> Result:
         """Run a command as this account without a sandbox: the positive control of an attack."""

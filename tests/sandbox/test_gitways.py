@@ -14,7 +14,8 @@ from codespace.beneath import Root
 from codespace.errors import Refusal
 from codespace.sandbox import box, foreground, gitconfig
 from codespace.sandbox.gitaccount import Account
-from codespace.sandbox.plan import HOME, Planted
+from codespace.sandbox.plan import HOME
+from codespace.sandbox.planted import Planted
 
 from .cage import PATH, Cage, accounts, bubblewraps, caged
 from .test_git import EVIL, IDENTITY

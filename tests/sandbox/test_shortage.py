@@ -67,7 +67,7 @@ Looking = Callable[[Root, Inventory], object]
 LOOKS: dict[str, Looking] = {
     "names": lambda root, _: scan.scan(root, hidden=(".env",), protected=("/.mcp.json",)),
     "hard links": lambda root, inventory: twins.names(root, inventory, git=True),
-    "submodules": lambda root, inventory: list(git.gitlinks(root, inventory)),
+    "submodules": git.submodules,
     "the repository outside": lambda root, _: git.common_directory(root.path),
     "configuration": lambda root, _: gitconfig.places(root, None, Account()),
     "the account's configuration": lambda root, _: gitaccount.look(iter([f"{root.path}/.git/config"])),

@@ -1,0 +1,102 @@
+"""What a run left behind that runs by itself on the host: what there was before it, compared with what there is after.
+
+A run can make it in steps, each harmless: a repository first and then the index that has git enter it, or a link where
+an editor looks. So whatever decides that something runs is compared, not only what runs.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from codespace.beneath import Hidden, Root
+from codespace.sandbox import git
+from codespace.sandbox.scan import Inventory
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """Something that a run has made and that git, an editor or an agent on the host would run by itself."""
+
+    path: str
+    """Relative to the root; absolute in a repository outside."""
+    loud: bool
+    """It lies where the host's next look runs it: at the root, or where git expects a submodule."""
+    is_closed: bool = False
+    """It is a directory that cannot be looked into and may hold such: programs open what they know the name of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What there was at one time."""
+
+    inventory: Inventory
+    submodules: git.Submodules
+    links: frozenset[str]
+    """On the way to what is protected, and in repositories outside that commands may write to."""
+    covered: frozenset[tuple[int, int]]
+    """Device and inode of what was hidden from the command, which can move it with a directory above it."""
+
+
+def see(root: Root, inventory: Inventory, links: Sequence[str], writable: Sequence[str] = ()) -> Sight:
+    """Take note of what there is.
+
+    Args:
+        links: On the way to what is protected.
+        writable: Repositories outside of the root that a command could write to, which it can where none has a link.
+    Raises: OSError, Refusal where it cannot be looked at.
+    """
+    hidden = (*inventory.hidden_directories, *inventory.hidden_files, *inventory.hidden_links)
+    stamps = (root.stamp(path) for path in hidden)
+    return Sight(
+        inventory,
+        git.submodules(root, inventory),
+        frozenset((*links, *_links_outside(writable))),
+        frozenset(stamp[:2] for stamp in stamps if stamp is not None),
+    )
+
+
+def _links_outside(repositories: Sequence[str]) -> Iterator[str]:
+    for directory in repositories:
+        with Root.open(directory) as repository:
+            yield from (posixpath.normpath(posixpath.join(directory, link)) for link in git.links(repository, "."))
+
+
+def compare(root: Root, before: Sight, after: Sight, hidden: Sequence[str]) -> list[Planted]:
+    """Return what is there after a run and was not before; the loud first.
+
+    Args:
+        after: Seen without regard to what is hidden: what the run itself has made under such a name counts.
+        hidden: Globs of what no command may see. What was there under one was covered, so the run has not made it, and
+            its name is nobody's to know.
+    """
+    entered = after.submodules.entered - before.submodules.entered
+    closed = {*after.inventory.unreadable} - {*before.inventory.unreadable}
+    found = (_running(after) - _running(before)) | entered | closed
+    covers = Hidden(hidden).covers
+    planted = [
+        Planted(path, path in entered or _is_next(path, after), path in closed)
+        for path in found
+        if not _was_covered(root, path, before.covered, covers)
+    ]
+    return sorted(planted, key=lambda one: (not one.loud, one.path))
+
+
+def _running(sight: Sight) -> set[str]:
+    inventory = sight.inventory
+    return {*(found.path for found in inventory.git), *inventory.protected, *inventory.links, *sight.links}
+
+
+def _is_next(path: str, sight: Sight) -> bool:
+    return "/" not in path or path == "." or posixpath.dirname(path) in sight.submodules.places
+
+
+def _was_covered(root: Root, path: str, covered: frozenset[tuple[int, int]], covers: Callable[[str], bool]) -> bool:
+    """Return whether `path`, or a directory above it, was hidden before the run, under whatever name that was."""
+    if not covered:
+        return False
+    names = path.split("/")
+    above = ("/".join(names[:end]) for end in range(1, len(names) + 1))
+    stamps = (root.stamp(place) for place in above if covers(place))
+    return any(stamp is not None and stamp[:2] in covered for stamp in stamps)

@@ -1,0 +1,200 @@
+"""What a run leaves behind that runs on the host, also where it takes several runs, each harmless by itself."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+
+from .cage import Cage
+from .test_git import EVIL, IDENTITY, commit
+
+PROTECTED = ("/.mcp.json", "/.vscode/tasks.json", "/.claude/", "**/deep/down.json")
+INDEXED = "git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),"
+REWRITTEN = (
+    'perl -MDigest::SHA -0777 -e \'open F, "<", ".git/index"; $_ = substr(<F>, 0, -20); %s; '
+    'open F, ">", ".git/index"; print F $_ . Digest::SHA::sha1($_)\' '
+)
+"""Makes an index that git would not write, and believes."""
+RENAMED = REWRITTEN % r"s/\Q$ARGV[0]/$ARGV[1]/ or die"
+
+
+@pytest.fixture
+def repository(cage: Cage) -> Cage:
+    cage.put("file", "one\n")
+    for words in (["init", "-q"], ["add", "file"], ["commit", "-qm", "first"]):
+        assert cage.plainly(["git", *IDENTITY, *words]).code == 0
+    return cage
+
+
+def mark(cage: Cage) -> Path:
+    return cage.base / "home" / "ran"
+
+
+def making(cage: Cage, place: str) -> str:
+    """Return what makes a repository that runs a program once git enters it."""
+    place = shlex.quote(place)
+    return (
+        f"git init -q {place} && git -C {place} {' '.join(IDENTITY)} commit -q --allow-empty -m x && "
+        f"printf '%s' {shlex.quote(EVIL % mark(cage))} >>{place}/.git/config; "
+    )
+
+
+def runs_on_the_host(cage: Cage) -> bool:
+    cage.plainly(["git", *IDENTITY, "status"])
+    return mark(cage).exists()
+
+
+# --- what was hidden ---
+
+
+def test_what_was_hidden_before_a_run_is_not_told_after_it(cage: Cage) -> None:
+    for place in ("vault/.git/config", "vault/.vscode/tasks.json", "deep/secret/.git/config", ".mcp.json"):
+        cage.put(place)
+    (cage.root / "deep/secret").chmod(0o311)
+    os.symlink("vault", cage.root / ".claude")
+    chosen = cage.having(hidden_paths=("/vault/", "secret", ".mcp.json", ".claude"))
+    for script in ("true", "mv deep moved", "test -e moved"):
+        done = chosen.run(["/bin/sh", "-c", script], protected=(*PROTECTED, "**/tasks.json"))
+        assert (done.code, done.planted) == (0, ()), script
+
+
+def test_what_a_run_makes_under_a_hidden_name_is_told(cage: Cage) -> None:
+    """Also in the place of what was hidden there, which a command can move with the directory above it."""
+    cage.put("deep/secret/.git/config")
+    chosen = cage.having(hidden_paths=("secret", ".claude"))
+    attack = "mv deep moved; mkdir -p deep/secret/.git .claude other/secret/.git"
+    done = chosen.run(["/bin/sh", "-c", attack], protected=PROTECTED)
+    assert set(done.planted) == {".claude", "deep/secret/.git", "other/secret/.git"}
+
+
+# --- what git enters ---
+
+
+@pytest.mark.parametrize(
+    ("place", "spelled"),
+    [
+        ("evil", "evil"),
+        ("deep/evil", "deep/evil"),
+        ("evil", "./evil"),
+        ("evil", "deep/../evil"),
+        ("new\nline", "new\nline"),
+        (".git/evil", ".git/evil"),
+        (".git/objects/evil", ".git/objects/evil"),
+    ],
+)
+def test_a_repository_of_an_earlier_run_that_the_index_has_git_enter_is_told_as_loud(
+    repository: Cage, place: str, spelled: str
+) -> None:
+    chosen = repository.having(git="commit")
+    made = chosen.sh(f"mkdir -p deep; {making(repository, place)}")
+    assert made.loud == ()
+    assert not runs_on_the_host(repository)
+    stand_in = "z" * len(spelled)
+    done = chosen.sh(f"{INDEXED}{stand_in} && {RENAMED} {stand_in} {shlex.quote(spelled)}")
+    assert (done.code, done.planted, done.loud) == (0, (f"{place}/.git",), (f"{place}/.git",))
+    assert chosen.sh("true").planted == ()
+    assert runs_on_the_host(repository)  # the control: this is what it is told for
+
+
+def test_a_repository_put_among_gits_own_data_where_the_index_expected_one_is_told(repository: Cage) -> None:
+    chosen = repository.having(git="commit")
+    expecting = f"{INDEXED}zgit/objects/evil && {RENAMED} zgit/objects/evil .git/objects/evil"
+    assert chosen.sh(expecting).planted == ()
+    assert chosen.sh(making(repository, ".git/objects/evil")).loud == (".git/objects/evil/.git",)
+    assert runs_on_the_host(repository)
+
+
+@pytest.mark.parametrize(
+    "unread",
+    [
+        "touch $(seq -f many%g 100); git add many*",
+        "touch abc; git add abc; " + REWRITTEN % r"s/\0\x03abc/\0\x02abc/ or die",
+    ],
+)
+def test_an_index_that_cannot_be_looked_through_any_more_is_told(
+    repository: Cage, monkeypatch: pytest.MonkeyPatch, unread: str
+) -> None:
+    """It is larger than what is looked through, or has a name that is longer than it says."""
+    monkeypatch.setattr("codespace.limits.SANDBOX_INDEX_BYTES", 2_000)
+    chosen = repository.having(git="commit")
+    assert chosen.sh(making(repository, "evil")).loud == ()
+    done = chosen.sh(f"{INDEXED}evil && {unread}")
+    assert (done.code, done.loud) == (0, (".git",))
+    assert chosen.sh("true").planted == ()
+    assert runs_on_the_host(repository)
+
+
+def test_an_index_that_names_no_submodule_or_is_none_is_not_told(repository: Cage) -> None:
+    chosen = repository.having(git="commit")
+    assert chosen.sh(f"mkdir none; {INDEXED}none && {INDEXED}absent; echo x >absent").planted == ()
+    assert chosen.sh(commit("rm -q --cached none absent && git add file && git commit -qm x")).planted == ()
+    assert chosen.sh("echo none >.git/index").planted == ()
+
+
+# --- what cannot be looked into ---
+
+
+def test_a_repository_in_a_closed_directory_is_told_where_git_enters_it(repository: Cage) -> None:
+    """git opens what it knows the name of; only a listing needs more than that."""
+    head = repository.plainly(["git", "rev-parse", "HEAD"]).out.strip()
+    assert repository.plainly(["git", "update-index", "--add", "--cacheinfo", f"160000,{head},sub"]).code == 0
+    done = repository.sh(f"{making(repository, 'sub')} chmod 111 sub")
+    assert done.code == 0
+    assert "sub/.git" in done.loud
+    assert runs_on_the_host(repository)
+
+
+def test_a_directory_that_a_run_closed_is_told_as_it_may_hold_what_an_editor_runs(cage: Cage) -> None:
+    attack = "mkdir -p .vscode fine; echo evil >.vscode/tasks.json; chmod 111 .vscode"
+    done = cage.run(["/bin/sh", "-c", attack], protected=PROTECTED)
+    assert done.planted == ((".vscode/tasks.json",) if cage.uid == 0 else (".vscode",))
+    assert cage.plainly(["/bin/cat", ".vscode/tasks.json"]).out == "evil\n"
+    assert cage.run(["/bin/sh", "-c", "chmod 755 .vscode; true"], protected=PROTECTED).planted == ()
+
+
+# --- links ---
+
+
+def test_a_link_on_the_way_to_what_is_protected_is_told_and_what_it_leads_to_is_protected(cage: Cage) -> None:
+    def run(script: str) -> tuple[str, ...]:
+        return cage.run(["/bin/sh", "-c", f"{{ {script}; }} 2>/dev/null"], protected=PROTECTED).planted
+
+    assert run("mkdir -p build/more; echo fine >build/tasks.json") == ()
+    assert run("ln -s build/more .vscode") == (".vscode",)
+    assert run("echo evil >build/more/tasks.json") == ("build/more/tasks.json",)
+    assert run("echo worse >build/more/tasks.json; mv build/more moved; rm -rf build/more") == ()
+    assert (cage.root / ".vscode/tasks.json").read_text() == "evil\n"
+    assert run("rm .vscode; ln -s build .vscode") == ("build/tasks.json",)
+    assert run("echo evil >build/tasks.json") == ()
+    assert (cage.root / ".vscode/tasks.json").read_text() == "fine\n"
+
+
+def test_a_link_of_the_operators_on_the_way_leaves_commands_their_work(cage: Cage) -> None:
+    os.symlink(cage.base / "home", cage.root / ".vscode")
+    done = cage.run(["/bin/sh", "-c", "echo x >made"], protected=PROTECTED)
+    assert (done.code, done.planted) == (0, ())
+    replacing = "rm .vscode; mkdir .vscode; echo evil >.vscode/tasks.json"
+    assert cage.run(["/bin/sh", "-c", replacing], protected=PROTECTED).planted == (".vscode/tasks.json",)
+
+
+@pytest.mark.parametrize("link", ["COMMIT_EDITMSG", "logs/refs/heads/x", "worktrees/tree/ORIG_HEAD"])
+def test_a_link_that_a_command_leaves_in_a_worktrees_repository_outside_is_told(cage: Cage, link: str) -> None:
+    home, tree = cage.base / "home" / "project", cage.base / "tree"
+    profile = cage.put(f"{cage.base}/home/.profile", "mine\n")
+    for words in (
+        ["init", "-q", str(home)],
+        ["-C", str(home), "commit", "-q", "--allow-empty", "-m", "first"],
+        ["-C", str(home), "worktree", "add", "-q", str(tree)],
+    ):
+        assert cage.plainly(["git", *IDENTITY, *words]).code == 0
+    chosen = cage.having(root=str(tree), git="commit")
+    assert chosen.sh(commit("commit -q --allow-empty -m second")).planted == ()
+    done = chosen.sh(f"mkdir -p {home}/.git/{os.path.dirname(link)}; ln -sf {profile} {home}/.git/{link}")
+    assert (done.code, done.planted) == (0, (f"{home}/.git/{link}",))
+    assert chosen.sh(commit("commit -q --allow-empty -m third")).code != 0  # it is read-only from then on
+    if link == "COMMIT_EDITMSG":  # the control: this is what it is told for
+        cage.plainly(["git", "-C", str(home), *IDENTITY, "commit", "-q", "--allow-empty", "-m", "evil"])
+        assert profile.read_text() == "evil\n"
