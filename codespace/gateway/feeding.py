@@ -41,10 +41,9 @@ class Feeding:
         arguments = request.arguments
         if hold is not None and await self.preview(request) != dict(hold.shown):
             raise Refusal("APPROVAL_CONFLICT", "The process is not what the hold showed; nothing was written.")
-        written = await self._processes.write_stdin(
+        return await self._processes.write_stdin(
             arguments["process_id"], arguments["data"], encoding=arguments["encoding"], eof=arguments["eof"]
         )
-        return {"bytes_written": written}
 
     async def replay(self, request: Request, operation: Operation) -> dict[str, Any]:
         raise LookupError("a write has no operation_key, so no operation that could be replayed")

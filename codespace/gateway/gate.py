@@ -327,7 +327,7 @@ class Gate:
                 "eof": eof,
             }
             return await self._admission.admit("write_stdin", run.workspace, arguments, caller)
-        return {"bytes_written": await self._processes.write_stdin(process_id, data, encoding=encoding, eof=eof)}
+        return await self._processes.write_stdin(process_id, data, encoding=encoding, eof=eof)
 
     async def resize_process(self, caller: Caller, *, process_id: str, rows: int, cols: int) -> dict[str, Any]:
         self._require_open()

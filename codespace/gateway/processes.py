@@ -153,14 +153,17 @@ class Processes:
             raise await self._elsewhere.refuse_input(process_id)
         return run
 
-    async def write_stdin(self, process_id: str, data: str, *, encoding: Encoding, eof: bool) -> int:
-        """Write to the process and return how many bytes it was given.
+    async def write_stdin(self, process_id: str, data: str, *, encoding: Encoding, eof: bool) -> dict[str, Any]:
+        """Write to the process and return how many bytes it was given, and how many it did not take in time.
 
         Raises: Refusal PROCESS_EXITED, INVALID_ARGUMENT (not base64, or stdin was not left open).
         """
         if self._runs.held(process_id) is None:
             raise await self._elsewhere.refuse_input(process_id)
-        return await self._runner.write_stdin(process_id, _decoded(data, encoding), eof=eof)
+        block = _decoded(data, encoding)
+        written = await self._runner.write_stdin(process_id, block, eof=eof)
+        left = len(block) - written
+        return {"bytes_written": written, **({"bytes_left": left} if left else {})}
 
     async def resize(self, process_id: str, rows: int, cols: int) -> None:
         """Give the process's terminal another size. Raises: Refusal PROCESS_EXITED, INVALID_ARGUMENT: it has none."""

@@ -340,7 +340,13 @@ def _resized(result: Result) -> str:
 
 
 def _written(result: Result) -> str:
-    return f"{_count(result['bytes_written'], 'byte')} written. Next: read_process with wait_seconds shows the answer."
+    written = f"{_count(result['bytes_written'], 'byte')} written."
+    if left := result.get("bytes_left"):
+        return (
+            f"{written} The command did not take the last {_count(left, 'byte')}, and its input was not closed. "
+            "Next: read_process shows what it does; send them again once it reads."
+        )
+    return f"{written} Next: read_process with wait_seconds shows the answer."
 
 
 # --- approvals ---

@@ -154,7 +154,7 @@ OUTPUT: Final = answer("process_id chunk cursor eof state", **_OUTPUT, **_DECISI
 STATE: Final = answer("process_id state", **_STATE)
 PROCESSES: Final = answer("processes", processes=each(fields("process_id state", **_STATE)))
 RESIZED: Final = answer("process_id rows cols", process_id=TEXT, rows=COUNT, cols=COUNT)
-WRITTEN: Final = answer("bytes_written", bytes_written=COUNT)
+WRITTEN: Final = answer("bytes_written", bytes_written=COUNT, bytes_left=COUNT)
 HELD: Final = answer("approval_id state", **_HELD)
 APPROVAL: Final = answer("approval_id state", **_APPROVAL)
 RESUMED: Final = answer(

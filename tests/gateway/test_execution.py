@@ -8,6 +8,7 @@ import pytest
 import trio
 import trio.testing
 
+from codespace import limits
 from codespace.contract import Caller
 from codespace.errors import Refusal
 from codespace.testing import Bench, open_bench
@@ -54,6 +55,17 @@ async def test_an_answer_that_did_not_wait_tells_of_an_end_only_once_it_is_recor
                 while not run.told.statistics().tasks_waiting:
                     await trio.lowlevel.checkpoint()
                 go_on.set()
+
+
+async def test_input_that_a_command_does_not_take_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STDIN_SECONDS", 0.1)
+    data = "x" * 1_000_000
+    async with open_bench(runner=Faults().open_runner, sandbox=False) as bench:
+        process_id = (await start(bench, "sleep", "600", open_stdin=True, wait_seconds=0))["process_id"]
+        written = await bench.call("write_stdin", process_id=process_id, data=data, eof=True)
+        assert 0 < written["bytes_written"] < len(data)
+        assert written["bytes_written"] + written["bytes_left"] == len(data)
+        await bench.call("terminate_process", process_id=process_id, grace_seconds=0)
 
 
 async def test_two_calls_with_one_key_at_the_same_time_start_one_process() -> None:

@@ -94,6 +94,11 @@ ENDED = LOST | {"termination": "timeout", "signal": "SIGKILL", "ended_at": 2.0}
             {"kind": "patch", "status": "rejected", "workspace_id": "w", "outcome": {"message": "why\x1b"}},
             "why\\u001b",
         ),
+        (
+            "write_stdin",
+            {"bytes_written": 4, "bytes_left": 5},
+            "4 bytes written. The command did not take the last 5 bytes",
+        ),
         ("a_later_tool", {"work_id": "work-1"}, "work-1"),
         ("list_processes", {"processes": [], "coordination": {"queued": 1}}, "Waiting user input"),
     ],
