@@ -29,6 +29,8 @@ AUDIT_PROBLEMS: Final = 20
 # `audit verify` names so many faults and counts the rest; a person needs the first ones.
 LIST_ROWS: Final = 1000
 # Most operations of one listing; far over what a person reads.
+LIST_CHARACTERS: Final = 64 * 1_048_576
+# And most names and hashes of files in it: a patch may have 15 MB of them, and a thousand such would not fit in memory.
 
 # --- requests ---
 PATCH_WAIT_SECONDS: Final = 2.0

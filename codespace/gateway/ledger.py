@@ -206,12 +206,15 @@ class Ledger:
         await self._store.read_behind_writes(lambda db: None)
 
     async def list(self, *, kind: Kind | None = None, limit: int = limits.LIST_ROWS) -> tuple[Operation, ...]:
-        """Return the newest operations, at most limits.LIST_ROWS, and each older one without an end; newest first."""
+        """Return the newest operations, and each older one without an end; newest first.
+
+        Source: limits.LIST_ROWS, limits.LIST_CHARACTERS.
+        """
         where, values = ("1", ()) if kind is None else ("kind = ?", (kind,))
         count = max(1, min(limit, limits.LIST_ROWS))
 
         def read(db: Database) -> tuple[Operation, ...]:
-            newest = operation_rows.many(db, f"{where} ORDER BY created_at DESC, rowid DESC LIMIT ?", *values, count)
+            newest = operation_rows.few(db, f"{where} ORDER BY created_at DESC, rowid DESC LIMIT ?", *values, count)
             # Each plus keeps SQLite from walking through all of history for the few that are open.
             unended = f"finished_at IS NULL AND +{where} ORDER BY +created_at DESC, rowid DESC"
             among = {operation.id for operation in newest}

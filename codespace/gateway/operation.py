@@ -12,6 +12,8 @@ from typing import Any, Final, Literal
 
 from sqlite_utils import Database
 
+from codespace import limits
+
 Kind = Literal["patch", "exec"]
 
 JSON_COLUMNS: Final = frozenset({"files", "changes", "outcome"})
@@ -45,6 +47,8 @@ class Operation:
 
 
 _COLUMNS: Final = tuple(field.name for field in fields(Operation))
+_FILES: Final = _COLUMNS.index("files")
+_CHANGES: Final = _COLUMNS.index("changes")
 _SELECT: Final = f"SELECT {', '.join(_COLUMNS)} FROM operations"  # noqa: S608
 _INSERT: Final = f"INSERT INTO operations ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608
 
@@ -66,6 +70,17 @@ def one(db: Database, where: str, *values: Any) -> Operation | None:
 def many(db: Database, where: str, *values: Any) -> tuple[Operation, ...]:
     """Return the operations for which the SQL `where` (with its order and limit) holds."""
     return tuple(_operation(row) for row in db.execute(f"{_SELECT} WHERE {where}", values))
+
+
+def few(db: Database, where: str, *values: Any) -> tuple[Operation, ...]:
+    """Return them as `many`, until they are more than limits.LIST_CHARACTERS together: some may be giants."""
+    found, characters = list[Operation](), 0
+    for row in db.execute(f"{_SELECT} WHERE {where}", values):
+        found.append(_operation(row))
+        characters += len(row[_FILES]) + len(row[_CHANGES])
+        if characters > limits.LIST_CHARACTERS:
+            break
+    return tuple(found)
 
 
 def _operation(row: Sequence[Any]) -> Operation:

@@ -427,3 +427,16 @@ async def test_no_patch_and_no_command_looks_through_all_of_history() -> None:
 
 
 FAST = ("operations_unfinished", "operations_approval")
+
+
+async def test_a_listing_of_giants_is_shorter_and_never_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LIST_CHARACTERS", 2500)
+    async with open_bench(":memory:") as bench:
+        for number in range(5):
+            await bench.mint(id=f"op-{number}", created_at=NOW + number, files=("x" * 1000,))
+            await bench.store.write(partial(_finish, operation_id=f"op-{number}"))
+        assert [each.id for each in await bench.ledger.list()] == ["op-4", "op-3", "op-2"]
+        await bench.mint(id="op-giant", created_at=NOW + 9, files=("x" * 5000,))
+        await bench.store.write(partial(_finish, operation_id="op-giant"))
+        await bench.mint(id="op-open", created_at=NOW - 1)
+        assert [each.id for each in await bench.ledger.list()] == ["op-giant", "op-open"]
