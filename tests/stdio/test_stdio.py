@@ -231,7 +231,7 @@ async def test_a_line_that_is_no_message_is_answered_and_the_connection_lives() 
     async with running() as raw:
         await raw.initialize()
         await raw.send(b"not json", b'{"jsonrpc": "2.0", "id": 7, "method": 5}', b"", b"\xff\xfe")
-        assert [(await raw.receive())["error"]["code"] for _ in range(3)] == [-32700] * 3
+        assert [(await raw.receive())["error"]["code"] for _ in range(3)] == [-32700, -32600, -32700]
         await raw.send(request("ping", 8))
         assert (await raw.receive())["id"] == 8
 
