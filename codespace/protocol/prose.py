@@ -19,7 +19,7 @@ from codespace.display import display
 Result = Mapping[str, Any]
 
 _NO_PATH: Final = (
-    "Names of files are compared, not of directories: `dir/**` takes all below one. Ignored files come with "
+    "Names of files are compared: `dir/` takes all below a directory of that name. Ignored files come with "
     "include_ignored."
 )
 _ESCAPE: Final = re.compile(r"\\(?:[nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")

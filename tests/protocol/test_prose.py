@@ -98,9 +98,11 @@ async def test_a_name_that_no_argument_can_hold_is_told_to_be_one() -> None:
 
 
 async def test_a_find_without_a_path_says_what_a_glob_is_compared_with() -> None:
-    async with open_bench(files={"src/a.py": ""}) as bench:
-        assert "`dir/**`" in await said(bench, "find", glob="src/")
-        assert "`dir/**`" not in await said(bench, "find", glob="src/**")
+    async with open_bench(files={"src/below/a.py": ""}) as bench:
+        assert "`dir/`" in await said(bench, "find", glob="below")
+        found = await said(bench, "find", glob="below/")
+        assert "`dir/`" not in found
+        assert "src/below/a.py" in found
 
 
 async def test_a_replay_claims_nothing_about_the_disk_but_what_is_so_now() -> None:
