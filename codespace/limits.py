@@ -212,6 +212,8 @@ SPAWN_THREADS: Final = 4
 # Commands that are looked up at once; each takes a fraction of a millisecond.
 REMOVAL_THREADS: Final = 2
 # Private homes that are removed at once; a huge one must not keep commands from starting.
+THREAD_RETRY_SECONDS: Final = 0.1
+# Between two tries to get a thread for what a running command needs, while its account or container has no more.
 HASH_THREADS: Final = 2
 # Programs that are hashed for holds at once.
 STDIN_BYTES: Final = 8 * 1_048_576

@@ -28,6 +28,7 @@ from codespace.runner.spool import Spool
 from codespace.runner.spooling import keep
 from codespace.runner.stdin import Stdin
 from codespace.runner.terminal import Terminal
+from codespace.runner.threads import run_patiently
 from codespace.runner.wayout import WayOut
 from codespace.sandbox.limits import Overruns
 
@@ -114,7 +115,7 @@ class Process:
             if self._way_out is not None:
                 nursery.start_soon(self._way_out.close)
             if self._boxed is not None or self._held.cage.members:
-                await trio.to_thread.run_sync(self._look_back, abandon_on_cancel=True)
+                await run_patiently(self._look_back)
 
     def _look_back(self) -> None:
         """Learn what the kernel did for the limits, and what a sandboxed run left that runs by itself on the host.
@@ -246,7 +247,7 @@ class Process:
             with trio.move_on_after(limits.SANDBOX_WATCH_SECONDS):
                 await self._mounts_changed.wait()
             self._mounts_changed = trio.Event()
-            self._bared = await trio.to_thread.run_sync(boxed.bare, abandon_on_cancel=True)
+            self._bared = await run_patiently(boxed.bare)
         self.terminate("terminated", 0.0)
 
     async def _listen(self) -> None:

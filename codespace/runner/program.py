@@ -35,6 +35,7 @@ _HINTS: Final = {
     ),
     errno.ETXTBSY: "The program is open for writing; wait until it is written.",
 }
+_PASSING: Final = (errno.EAGAIN, *shortage.ERRORS)
 
 Versions = Callable[[Sequence[str]], Awaitable[Mapping[str, str]]]
 """Returns the version of each path below the root; may raise Refusal."""
@@ -140,8 +141,7 @@ def spawn_failure(argv0: str, stage: str, number: int) -> Refusal:
     """Return the refusal for a start that the operating system refused at `stage` with errno `number`."""
     name = errno.errorcode.get(number, str(number))
     problem = f"the operating system refused the {stage} with {name} ({os.strerror(number)})."
-    passes = number == errno.EAGAIN or number in shortage.ERRORS
-    return failed(argv0, problem, _HINTS.get(number) if stage == "program" or passes else None)
+    return failed(argv0, problem, _HINTS.get(number) if stage == "program" or number in _PASSING else None)
 
 
 def unprepared(problem: str, error: OSError) -> Refusal:
@@ -150,7 +150,7 @@ def unprepared(problem: str, error: OSError) -> Refusal:
         "PROCESS_SPAWN_FAILED",
         f"{problem} ({error.strerror}). Nothing was started.",
         next_step=_HINTS[error.errno]
-        if error.errno in shortage.ERRORS
+        if error.errno in _PASSING
         else "Call again; if it repeats, ask the operator, for whom `codespace doctor` looks.",
     )
 

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 
 import trio
 
+from codespace.runner.threads import run_patiently
+
 
 class Resident:
     """One such program, started and ended by its owner, who holds a lock around every call.
@@ -72,7 +74,7 @@ class Resident:
         if program is not None:
             # Protects the wait for its end; a program in a hung disk access must not hold the stop.
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 2 * self._seconds):
-                await trio.to_thread.run_sync(_end, program, self._seconds, abandon_on_cancel=True)
+                await run_patiently(_end, program, self._seconds)
 
     def _ask(self) -> socket.socket | None:
         if self._control is None:

@@ -8,6 +8,7 @@ from codespace import limits
 from codespace.runner.output import Output
 from codespace.runner.segment import Offsets
 from codespace.runner.spool import Block, Spool
+from codespace.runner.threads import run_patiently
 
 _writing = trio.CapacityLimiter(limits.SPOOL_THREADS)
 HANGS = f"the disk did not take it for {limits.SPOOL_STALL_SECONDS:.0f} s"
@@ -29,6 +30,6 @@ async def keep(output: Output, spool: Spool) -> None:
 
 async def _write(spool: Spool, starts: Offsets, blocks: list[Block]) -> bool:
     with trio.move_on_after(limits.SPOOL_STALL_SECONDS):
-        return await trio.to_thread.run_sync(spool.write, starts, blocks, limiter=_writing, abandon_on_cancel=True)
+        return await run_patiently(spool.write, starts, blocks, limiter=_writing)
     spool.give_up(HANGS)
     return False

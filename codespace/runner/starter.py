@@ -24,6 +24,7 @@ from codespace.runner.process import Process
 from codespace.runner.proxy import Proxy
 from codespace.runner.spools import Spools
 from codespace.runner.terminal import Terminal
+from codespace.runner.threads import run_patiently
 from codespace.runner.wayout import WayOut
 from codespace.sandbox import degraded
 from codespace.sandbox.box import Sandbox, unavailable
@@ -158,7 +159,7 @@ class Starter:
             boxed.close()
             # The last processes may take a moment to be gone; the folders wait for them in a thread.
             with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.HOME_SECONDS):
-                await trio.to_thread.run_sync(boxed.held.cage.close, abandon_on_cancel=True)
+                await run_patiently(boxed.held.cage.close)
             raise
         self._keeper.lay_by()  # not while the sandbox is set up, which keeps two processors busy
         spool = self._spools.open(request.process_id)

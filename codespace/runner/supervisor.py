@@ -6,6 +6,8 @@ the request that started it and never outlives the supervisor.
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,7 +20,7 @@ import trio
 from codespace import limits
 from codespace.contract import Chunk, Encoding, NetworkNews, ProcessState, Spawned, SpawnRequest, Stream, Workspace
 from codespace.errors import Refusal
-from codespace.runner import environment, quota
+from codespace.runner import environment, program, quota
 from codespace.runner.homes import Homes
 from codespace.runner.keeper import Keeper
 from codespace.runner.process import Process, exited_refusal
@@ -26,6 +28,7 @@ from codespace.runner.proxy import Proxy
 from codespace.runner.spools import Spools
 from codespace.runner.starter import Starter
 from codespace.runner.stdin import StdinClosed, check_size
+from codespace.runner.threads import is_shortage, run_patiently
 from codespace.sandbox.box import Sandbox
 
 log = structlog.get_logger("codespace.commands")
@@ -119,7 +122,7 @@ class Supervisor:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + seconds):
                 await self._proxy.aclose()
                 await self._keeper.aclose()
-                await trio.to_thread.run_sync(self._close_folders, abandon_on_cancel=True)
+                await run_patiently(self._close_folders)
 
     def _open_folders(self) -> tuple[Homes, Spools]:
         homes = Homes(self._state_dir)
@@ -151,7 +154,7 @@ class Supervisor:
             return
         try:
             # Waited for at a stop too: a thread that was left to itself would leave its sandbox behind the daemon.
-            standing = await trio.to_thread.run_sync(self._sandbox.standing)
+            standing = await run_patiently(self._sandbox.standing, abandon=False)
         except Refusal as refusal:  # asked again by the first command, which is refused as long as it is so
             log.warning("what commands are locked into is not known yet", problem=refusal.message)
             return
@@ -190,6 +193,11 @@ class Supervisor:
         self._starting.add(request.process_id)
         try:
             return await self._spawn(workspace, request, cwd_fd)
+        except RuntimeError as error:
+            if not is_shortage(error):
+                raise
+            short = OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            raise program.unprepared("No thread could be had for the start", short) from error
         finally:
             self._starting.discard(request.process_id)
 
@@ -232,7 +240,7 @@ class Supervisor:
             await self._remove(self._homes.remove, process_id)
 
     async def _remove(self, act: Callable[..., None], *arguments: str) -> None:
-        await trio.to_thread.run_sync(act, *arguments, abandon_on_cancel=True, limiter=self._removing)
+        await run_patiently(act, *arguments, limiter=self._removing)
 
     # --- answering ---
 

@@ -1,0 +1,73 @@
+"""While account or container give no more threads: calls are refused, and what runs is followed to its end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from codespace import limits
+from codespace.runner.threads import run_patiently
+from codespace.sandbox.box import Sandbox
+
+from .supervised import open_bench, refused
+
+
+@asynccontextmanager
+async def no_thread_left(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """Keep every thread that trio has laid by busy, and have no other started, for the block."""
+    over = threading.Event()
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with trio.open_nursery() as nursery:
+        try:
+            for _ in threading.enumerate():
+                nursery.start_soon(partial(trio.to_thread.run_sync, over.wait, limiter=trio.CapacityLimiter(1)))
+            await trio.testing.wait_all_tasks_blocked()
+            with monkeypatch.context() as short:
+                short.setattr(threading.Thread, "start", start)
+                yield
+        finally:
+            over.set()
+
+
+async def test_what_has_to_be_done_is_done_once_a_thread_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[int] = []
+    async with trio.open_nursery() as nursery, no_thread_left(monkeypatch):
+        nursery.start_soon(run_patiently, done.append, 1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert done == []
+    assert done == [1]
+
+
+async def test_an_error_of_the_work_itself_is_not_waited_for() -> None:
+    def work() -> None:
+        raise RuntimeError("of the work")
+
+    with pytest.raises(RuntimeError, match="of the work"):
+        await run_patiently(work)
+
+
+@pytest.mark.parametrize("sandbox", [None, Sandbox()], ids=["plain", "boxed"])
+async def test_a_command_goes_on_and_is_followed_to_its_end_while_no_thread_can_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sandbox: Sandbox | None
+) -> None:
+    monkeypatch.setattr(limits, "HOME_SECONDS", 0.2)
+    async with open_bench(tmp_path, sandbox=sandbox) as bench:
+        process_id = await bench.spawn("/bin/sh", "-c", "echo one; read line; echo two", open_stdin=True)
+        await bench.wait_text(process_id, "one\n")
+        async with no_thread_left(monkeypatch):
+            refusal = await refused("PROCESS_SPAWN_FAILED", bench.spawn("/bin/true"))
+            assert "as many processes as it may have" in str(refusal.next_step)
+            await bench.type(process_id, "go\n", until="two\n")
+        state = await bench.supervisor.wait_exit(process_id)
+        assert (state.exit_code, state.termination) == (0, "exited")
+        assert (await bench.run("/bin/echo", "again"))[1] == "again\n"
