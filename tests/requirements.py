@@ -200,6 +200,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             FILES + "test_a_chunk_without_a_place_is_explained_and_one_that_is_in_already_is_told",
             HOSTILE + "test_a_patch_that_fails_at_its_last_operation_writes_nothing",
             "tests/runner/test_patcher.py::test_an_expected_version_of_an_untouched_file_refuses_the_patch",
+            "tests/runner/test_patcher.py::test_an_expected_version_is_refused_where_a_file_is_gone_or_there_again",
         ),
     ),
     Requirement(
@@ -352,6 +353,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         (
             RECOVERY + "test_a_command_with_a_key_is_started_at_most_once",
             "tests/gateway/test_execution.py::test_two_calls_with_one_key_at_the_same_time_start_one_process",
+            "tests/gateway/test_execution.py::test_a_key_is_refused_for_a_command_that_differs_in_anything",
             "tests/statemachines/test_law.py::test_no_path_leads_back_to_spawning_so_a_command_starts_at_most_once",
         ),
     ),

@@ -191,6 +191,24 @@ async def test_many_files_are_read_in_one_call_each_with_its_own_outcome(visit: 
     assert "FILE_NOT_FOUND" in text
 
 
+HINTS = {
+    "apply_patch": (False, True, False, False),
+    "operation_undo": (False, True, False, False),
+    "exec_command": (False, True, False, True),
+    "write_stdin": (False, True, False, True),
+    "resize_process": (False, False, True, False),
+    "terminate_process": (False, True, True, False),
+    "approval_create": (False, False, True, False),
+    "approval_resolve": (False, False, True, False),
+    "operation_resume": (False, True, True, True),
+    "work_open": (False, False, False, False),
+    "steer_claim_next": (False, False, False, False),
+    "steer_complete": (False, False, True, False),
+    "work_finish": (False, False, True, False),
+}
+"""Read-only, destructive, idempotent, open world, of each tool that acts; all others only look."""
+
+
 async def test_the_tools_tell_the_truth_about_themselves(visit: Visit) -> None:
     tools = await visit.list_tools()
     assert {"workspace_info", "read", "find", "search", "apply_patch", "exec_command", "read_process"} <= set(tools)
@@ -204,8 +222,8 @@ async def test_the_tools_tell_the_truth_about_themselves(visit: Visit) -> None:
         assert tool.output_schema is not None, tool.name
         assert tool.input_schema["type"] == "object"
         assert not {"anyOf", "oneOf", "allOf"} & set(tool.input_schema), tool.name
-    assert tools["read"].annotations.read_only_hint  # type: ignore[union-attr]
-    assert not tools["apply_patch"].annotations.read_only_hint  # type: ignore[union-attr]
+        assert said == HINTS.get(tool.name, (True, False, True, False)), tool.name
+    assert {"apply_patch", "operation_undo", "exec_command", "write_stdin", "terminate_process"} <= set(tools)
 
 
 async def test_workspace_info_states_what_is_in_force(visit: Visit) -> None:

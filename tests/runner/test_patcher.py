@@ -208,6 +208,20 @@ async def test_an_expected_version_of_an_untouched_file_refuses_the_patch(site: 
     }
 
 
+@pytest.mark.parametrize(("there", "expected"), [(None, version(b"seen\n")), (b"seen\n", "absent")])
+async def test_an_expected_version_is_refused_where_a_file_is_gone_or_there_again(
+    site: Site, there: bytes | None, expected: str
+) -> None:
+    (site.root / "a").write_text("one\n")
+    if there is not None:
+        (site.root / "other").write_bytes(there)
+    actual = "absent" if there is None else version(there)
+    with pytest.raises(Refusal) as refused:
+        await site.plan("*** Update File: a", "-one", "+ONE", other=expected)
+    assert refused.value.code == "VERSION_CONFLICT"
+    assert refused.value.details == {"path": "other", "expected": expected, "actual": actual}
+
+
 async def test_a_version_conflict_is_said_before_a_chunk_without_a_place(site: Site) -> None:
     (site.root / "a").write_text("changed\n")
     with pytest.raises(Refusal) as refused:
