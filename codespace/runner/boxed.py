@@ -185,9 +185,10 @@ class Boxed:
         named = tuple(display(one.path, limit=200) for one in found[: limits.SANDBOX_SHOWN])
         more = f" and {len(found) - limits.SANDBOX_SHOWN} more" if len(found) > limits.SANDBOX_SHOWN else ""
         loud = " Some lie where a program of the host's runs them next." if any(one.loud for one in found) else ""
-        closed = " Directories among them are closed, and may hold such." if any(one.is_closed for one in found) else ""
-        said = f"This run made what git, editors or agents run by themselves on the host: {', '.join(named)}{more}."
-        return named, [said + loud + closed]
+        made = "what git, editors or agents run by themselves on the host"
+        if any(one.is_closed for one in found):
+            made = f"{made}, or closed directories, which may hold such"
+        return named, [f"This run made {made}: {', '.join(named)}{more}.{loud}"]
 
     def close(self) -> None:
         """Let go of all descriptors; a gate that is not open stays shut. The cgroup stays with `held`."""

@@ -49,6 +49,9 @@ _GUARDS_OF_WORKTREE: Final[Mapping[str, bytes | None]] = {"config.worktree": b""
 # A directory would be taken for submodules, and `git worktree remove` would refuse. Where there are submodules it must
 # be one, or git could not clone them.
 _GITLINK: Final = b"\x00\x00\xe0\x00"
+_SPARSE: Final = b"sdir"
+_DIRECTORY: Final = b"\x00\x00\x40\x00"
+"""In a sparse index, which stands for all below it; git looks into its tree once something is there."""
 _STATUS_BYTES: Final = 40
 _NAME_BYTES: Final = (20, 32)  # SHA-1, SHA-256
 _LONG: Final = 0xFFF  # the length of a name as long as this or longer
@@ -76,12 +79,15 @@ def committing(root: Root, path: str, workspace: str, named: gitconfig.Found) ->
 
     A linked worktree's own part is open only where its tree lies in the workspace: a command that could change which
     repository another's belongs to would run programs in that one. A repository with a link where git writes stays
-    read-only: what git wrote next would go where the link leads.
+    read-only: what git wrote next would go where the link leads. And so does one whose working tree is elsewhere, which
+    git would not ask its configuration for any more where there is a `commondir`.
     """
     below = "" if path == "." else path + "/"
     inside = {place: is_pushed for place, is_pushed in named.items() if _is_open(place, path, below)}
     needed = [*(below + name for name in NEEDED), *(place for place, is_pushed in inside.items() if not is_pushed)]
     if path in inside or not all(_kind(root, place) for place in needed) or any(links(root, path)):
+        return [], [path]
+    if gitconfig.tops(root, GitDirectory(path, "bare")):
         return [], [path]
     if not _guarded(root, below, GUARDS):
         return [], [path]
@@ -230,21 +236,26 @@ def submodules(root: Root, inventory: Inventory) -> Submodules:
     for top, expected in itertools.chain(_expected_below(root, inventory), _expected_above(root)):
         if expected is None:
             entered.add(f"{top}/.git".removeprefix(root.path.rstrip("/") + "/"))
-        for path in _normal(root, top, expected or ()):
-            if (there := _is_there(root, path)) is not None:
+        for path, is_sparse in _normal(root, top, expected or ()):
+            if is_sparse:
+                entered.update(found.path for found in inventory.git if found.path.startswith(f"{path}/"))
+            elif (there := _is_there(root, path)) is not None:
                 places[path] = there
     # Looked for where an index says, as a command can put one where `scan` looks for none: among git's own data.
     entered.update(place for path, there in places.items() if there and root.stamp(place := f"{path}/.git") is not None)
     return Submodules(places, frozenset(entered))
 
 
-def _normal(root: Root, top: str, expected: Sequence[str]) -> Iterator[str]:
-    """Yield what lies below the root of paths from the top of a tree; git believes `./x` in an index, or `y/../x`."""
+def _normal(root: Root, top: str, expected: Sequence[str]) -> Iterator[tuple[str, bool]]:
+    """Yield what lies below the root of paths from the top of a tree, and whether it stands for all below it.
+
+    git believes `./x` in an index, or `y/../x`.
+    """
     own = root.path.rstrip("/") + "/"
     for path in expected:
         whole = "/" + posixpath.normpath(posixpath.join(top, path)).lstrip("/")
         if whole.startswith(own):
-            yield whole[len(own) :]
+            yield whole[len(own) :], path.endswith("/")
 
 
 def _is_there(root: Root, path: str) -> bool | None:
@@ -262,8 +273,12 @@ def _is_there(root: Root, path: str) -> bool | None:
 def _expected_below(root: Root, inventory: Inventory) -> Iterator[tuple[str, list[str] | None]]:
     """Yield the top of each working tree and what its index says."""
     for found in inventory.git:
-        if found.kind in ("directory", "gitfile"):
-            yield posixpath.normpath(posixpath.join(root.path, posixpath.dirname(found.path))), _expected(root, found)
+        expected = [] if found.kind == "link" else _expected(root, found)
+        if expected == []:
+            continue  # nearly always
+        beside = posixpath.normpath(posixpath.join(root.path, posixpath.dirname(found.path)))
+        for top in (beside, *(gitconfig.tops(root, found) if expected else ())):
+            yield top, expected
 
 
 def _expected_above(root: Root) -> Iterator[tuple[str, list[str] | None]]:
@@ -278,6 +293,8 @@ def _expected(root: Root, found: GitDirectory) -> list[str] | None:
     Outside of the root only that of the root itself is looked for: which place on this machine is opened is not a
     command's to say.
     """
+    if found.kind == "bare":
+        return _indexed(root, found.path) or []  # it has one where it is told of a working tree
     if found.kind == "directory":
         return _indexed(root, found.path)
     directory = gitconfig.leads_to(root, found.path)
@@ -297,7 +314,8 @@ def _indexed_at(directory: str) -> list[str] | None:
 
 
 def _indexed(root: Root, directory: str) -> list[str] | None:
-    """Return the paths of submodules in an index; None where it is too large or not as git writes it."""
+    """Return the paths of submodules in an index, and with a slash behind them what may hold any; None where it is too
+    large or not as git writes it."""
     index = _bytes(root, f"{directory}/index", limits.SANDBOX_INDEX_BYTES)
     if index is None:
         return None
@@ -333,11 +351,11 @@ def _bytes(root: Root, path: str, most: int) -> bytes | None:
 
 
 def _submodules(data: bytes) -> list[str] | None:
-    """Return the paths of mode 160000, in an index with object names of whichever size; None where there is no telling.
+    """Return what `_indexed` does of one file, with object names of whichever size.
 
     Of lengths that are not so git believes other names than are told here.
     """
-    if _GITLINK not in data:
+    if _GITLINK not in data and _SPARSE not in data:
         return []  # nearly always: the bytes of the mode are nowhere, so nothing needs to be parsed
     for size in _NAME_BYTES:
         with contextlib.suppress(ValueError, IndexError):
@@ -371,8 +389,8 @@ def _parsed(data: bytes, size: int) -> list[str]:
             position += (end - position + 8) // 8 * 8
         if length != min(len(name), _LONG):
             raise ValueError("the length of a name is not what it is said to be")
-        if mode == _GITLINK:
-            found.append(os.fsdecode(name))
+        if mode in (_GITLINK, _DIRECTORY):
+            found.append(os.fsdecode(name).rstrip("/") + ("/" if mode == _DIRECTORY else ""))
     return found
 
 

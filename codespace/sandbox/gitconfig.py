@@ -140,6 +140,14 @@ def above(root: Root) -> Iterator[tuple[str, tuple[str, ...]]]:
             yield top, (posixpath.join(own, common), own) if common else (own,)
 
 
+def tops(root: Root, repository: GitDirectory) -> list[str]:
+    """Return where a repository's configuration below the root says that its working tree is; absolute."""
+    search = _Search(root, _NOBODY)
+    directories = search.directories(repository)
+    said = search.said(directories)
+    return [posixpath.normpath(posixpath.join(at, one.path)) for one in said if one.kind == "top" for at in directories]
+
+
 def leads_to(root: Root, gitfile: str) -> str:
     """Return the absolute path that a gitfile names, wherever that is; what cannot be read names its own directory."""
     return _absolute(root, gitways.follow(root, _named_by(root, gitfile)))
@@ -165,21 +173,21 @@ class _Search:
 
         Where a link is on the way, who may change that link chooses the repository.
         """
-        if repository.kind != "gitfile":
-            return [f"{self._root.path}/{repository.path}"]
-        way = self._follow(_named_by(self._root, repository.path))
-        self._add_links(way)
-        if way.end is None:
+        end = repository.path if repository.kind != "gitfile" else self._led_to(_named_by(self._root, repository.path))
+        if end is None:
             return []
-        if not self._root.reaches(way.end):
-            self._add(way)  # whoever makes it makes a repository
-        own = f"{self._root.path}/{way.end}"
-        said = _text(self._root, f"{way.end}/commondir").partition("\n")[0]
-        if not said:
-            return [own]
-        common = self._follow(posixpath.join(own, said))
-        self._add_links(common)
-        return [own] if common.end is None else [f"{self._root.path}/{common.end}", own]
+        own = f"{self._root.path}/{end}"
+        said = _text(self._root, f"{end}/commondir").partition("\n")[0]
+        common = self._led_to(posixpath.join(own, said), "HEAD") if said else None
+        return [own] if common is None else [f"{self._root.path}/{common}", own]
+
+    def _led_to(self, path: str, name: str = ".") -> str | None:
+        """Return where the way to a git directory ends; without `name` in it whoever makes it makes a repository."""
+        way = self._follow(path)
+        self._add_links(way)
+        if way.end is not None and not self._root.reaches(posixpath.normpath(posixpath.join(way.end, name))):
+            self._add(way)
+        return way.end
 
     def see_repository(self, tops: Sequence[str], directories: Sequence[str], *, worktrees: bool) -> None:
         """Add what the configuration and the hooks of a repository name.
@@ -191,7 +199,7 @@ class _Search:
         """
         self._look_at_clock()
         self._room = len(self.found) + limits.SANDBOX_BINDS  # more could not be mounted
-        said = self._said([f"{directory}/{name}" for directory in directories for name in _CONFIGURATIONS])
+        said = self.said(directories)
         tops = (*tops, *(posixpath.join(at, named.path) for named in said if named.kind == "top" for at in directories))
         for named in said:
             self._resolve(named, tops, directories)
@@ -212,9 +220,9 @@ class _Search:
             if self._beyond or _is_relative(named):
                 self._resolve(named, tops, directories)
 
-    def _said(self, starts: Sequence[str]) -> list[Named]:
-        """Return what configurations name, and add those that they include."""
-        left = deque(starts)
+    def said(self, directories: Sequence[str]) -> list[Named]:
+        """Return what the configuration of a repository names, and add that which it includes."""
+        left = deque(f"{directory}/{name}" for directory in directories for name in _CONFIGURATIONS)
         seen: set[str] = set()
         said: list[Named] = []
         while left and len(seen) < gitaccount.FILES:

@@ -233,6 +233,16 @@ def test_a_worktree_that_is_found_by_a_relative_path_takes_commits_too(repositor
     assert "second" in repository.plainly(["git", "-C", str(tree), "log", "--oneline"]).out
 
 
+def test_a_repository_whose_tree_lies_elsewhere_stays_read_only_in_the_mode_commit(repository: Cage) -> None:
+    """Where there is a `commondir` git takes no tree from the configuration: the next `git add` would take another."""
+    assert repository.plainly(["git", "config", "core.worktree", "../deep"]).code == 0
+    repository.put("deep/file", "one\n")
+    assert repository.having(git="commit").sh("echo x >.git/HEAD").code != 0
+    assert repository.plainly(["git", "status", "--short"]).out == ""
+    (repository.root / ".git/commondir").write_bytes(git.GUARD)  # the control
+    assert repository.plainly(["git", "status", "--short"]).out == "?? deep/\n"
+
+
 def test_a_repository_without_hooks_stays_read_only_in_the_mode_commit(repository: Cage) -> None:
     repository.plainly(["/bin/rm", "-rf", ".git/hooks"])
     assert repository.having(git="commit").sh("mkdir .git/hooks || echo x >.git/HEAD").code != 0

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from .cage import Cage
+from codespace.sandbox import box, foreground
+from codespace.sandbox.plan import HOME
+
+from .cage import PATH, Cage
 from .test_git import EVIL, IDENTITY, commit
 
 PROTECTED = ("/.mcp.json", "/.vscode/tasks.json", "/.claude/", "**/deep/down.json")
@@ -45,6 +48,20 @@ def making(cage: Cage, place: str) -> str:
 def runs_on_the_host(cage: Cage) -> bool:
     cage.plainly(["git", *IDENTITY, "status"])
     return mark(cage).exists()
+
+
+def planting(cage: Cage, script: str) -> set[str]:
+    """Run a script as the daemon does, which reads git's configuration too, and return what is told."""
+
+    def inside() -> set[str]:
+        prepared = box.Sandbox(cage.bubblewrap).prepare(
+            cage.workspace, command=["/bin/sh", "-c", script], cwd=".", env={"PATH": PATH, "HOME": HOME}, protected=()
+        )
+        foreground.run(prepared.equipment, prepared.plan)
+        return {one.path for one in prepared.planted()}
+
+    told: set[str] = cage.does(inside)
+    return told
 
 
 # --- what was hidden ---
@@ -99,6 +116,36 @@ def test_a_repository_of_an_earlier_run_that_the_index_has_git_enter_is_told_as_
     assert runs_on_the_host(repository)  # the control: this is what it is told for
 
 
+def test_a_repository_that_git_would_enter_by_a_tree_that_a_sparse_index_names_is_told_as_loud(
+    repository: Cage,
+) -> None:
+    for place in ("deep/file", "other/file"):
+        repository.put(place)
+    for words in (
+        ["add", "."],
+        ["commit", "-qm", "x"],
+        ["sparse-checkout", "set", "--cone", "--sparse-index", "other"],
+    ):
+        assert repository.plainly(["git", *IDENTITY, *words]).code == 0
+    chosen = repository.having(git="commit")
+    made = chosen.sh(f"{making(repository, 'deep/evil')} {making(repository, 'evil')}")
+    assert made.loud == ("deep/evil/.git",)
+    tree = "printf '160000 commit %s\\tevil\\n' $(git rev-parse HEAD) | git mktree --missing"
+    replacing = REWRITTEN % "($o, $n) = map pack(q(H*), $_), @ARGV; s/\\Q$o/$n/ or die"
+    assert chosen.sh(f"{replacing} $(git rev-parse HEAD:deep) $({tree})").code == 0
+    assert runs_on_the_host(repository)
+
+
+def test_a_submodule_of_a_tree_that_lies_elsewhere_is_looked_for_there(repository: Cage) -> None:
+    assert repository.plainly(["git", "config", "core.worktree", "../deep"]).code == 0
+    repository.folder("deep/sub")
+    head = repository.plainly(["git", "rev-parse", "HEAD"]).out.strip()
+    assert repository.plainly(["git", "update-index", "--add", "--cacheinfo", f"160000,{head},sub"]).code == 0
+    assert repository.sh(making(repository, "deep/sub")).code != 0
+    assert repository.having(git="unprotected").sh(making(repository, "deep/sub")).loud == ("deep/sub/.git",)
+    assert runs_on_the_host(repository)
+
+
 def test_a_repository_put_among_gits_own_data_where_the_index_expected_one_is_told(repository: Cage) -> None:
     chosen = repository.having(git="commit")
     expecting = f"{INDEXED}zgit/objects/evil && {RENAMED} zgit/objects/evil .git/objects/evil"
@@ -132,6 +179,23 @@ def test_an_index_that_names_no_submodule_or_is_none_is_not_told(repository: Cag
     assert chosen.sh(f"mkdir none; {INDEXED}none && {INDEXED}absent; echo x >absent").planted == ()
     assert chosen.sh(commit("rm -q --cached none absent && git add file && git commit -qm x")).planted == ()
     assert chosen.sh("echo none >.git/index").planted == ()
+
+
+# --- what makes a repository ---
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_the_shared_part_of_a_repository_is_no_commands_also_where_it_is_none_by_itself(
+    cage: Cage, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    """A run makes `sub/.git` without a configuration, and is told; another would give it one elsewhere."""
+    monkeypatch.setenv("HOME", str(cage.base / "home"))
+    making_it = "mkdir -p sub/.git; echo ref: refs/heads/main >sub/.git/HEAD; echo ../../shared >sub/.git/commondir"
+    assert planting(cage, f"{making_it}; {'mkdir shared' if is_there else 'true'}") == {"sub/.git"}
+    attack = f"mkdir -p shared/objects shared/refs; printf '%s' {shlex.quote(EVIL % mark(cage))} >shared/config"
+    assert planting(cage, attack) == (set() if is_there else {"shared"})
+    cage.plainly(["git", "status"], cwd=str(cage.root / "sub"))
+    assert mark(cage).exists() is not is_there  # where it was told, that is the control
 
 
 # --- what cannot be looked into ---
