@@ -15,7 +15,7 @@ from codespace import limits
 from codespace.sandbox import system
 from codespace.sandbox.covers import Covers
 from codespace.sandbox.limits import Carried
-from codespace.sandbox.plan import HOME, Mount, Plan, Quota
+from codespace.sandbox.plan import HOME, Mount, Plan, Quota, within
 
 SECCOMP_FD: Final = 3
 INFO_FD: Final = 4
@@ -26,6 +26,7 @@ GATE: Final = "codespace-gate"
 GATE_CLOSED: Final = 125
 """Exit code of a run whose gate was never opened."""
 
+_VAR_TMP: Final = "/var/tmp"  # noqa: S108 - the sandbox's own
 _LOADER: Final = (
     "LD_",
     "GLIBC_TUNABLES",
@@ -130,8 +131,15 @@ def _private(plan: Plan) -> Iterator[str]:
     yield from ("--dev", "/dev", "--size", size, "--perms", "1777", "--tmpfs", "/dev/shm")  # noqa: S108
     yield from ("--remount-ro", "/dev")
     yield from ("--size", size, "--perms", "1777", "--tmpfs", "/tmp")  # noqa: S108 - the sandbox's own
-    yield from ("--dir", "/run", "--dir", "/var", "--symlink", "../tmp", "/var/tmp")  # noqa: S108
+    yield from ("--dir", "/run", "--dir", "/var", *_var_tmp(plan, size))
     yield from ("--dir", posixpath.dirname(HOME), "--size", size, "--perms", "0700", "--tmpfs", HOME)
+
+
+def _var_tmp(plan: Plan, size: str) -> tuple[str, ...]:
+    """Make it another name of /tmp, but where something of the run lies below it: that would be mounted in /tmp."""
+    if any(within(path, _VAR_TMP) for path in (plan.root, *plan.readable, *plan.writable)):
+        return ("--size", size, "--perms", "1777", "--tmpfs", _VAR_TMP)
+    return ("--symlink", "../tmp", _VAR_TMP)
 
 
 def _mount(mount: Mount) -> Iterator[str]:
