@@ -22,6 +22,7 @@ from codespace.runner.globs import Glob, check
 from codespace.runner.ripgrep import Question, Ripgrep, shown
 from codespace.runner.roots import Roots
 from codespace.runner.stopping import Stop, run_stoppable
+from codespace.runner.threads import is_shortage
 from codespace.runner.turns import Turns
 
 T = TypeVar("T")
@@ -153,10 +154,13 @@ class Search:
         try:
             with trio.fail_after(_WHOLE_CALL_SECONDS):
                 return await run_stoppable(work, turn)
-        except OSError as error:  # no descriptor is left, or a program went since it was looked for
+        except (OSError, RuntimeError) as error:  # no descriptor or thread is left, or a program went meanwhile
+            if isinstance(error, RuntimeError) and not is_shortage(error):
+                raise
+            why = error.strerror if isinstance(error, OSError) else None
             raise Refusal(
                 "FILE_OPERATION_FAILED",
-                f"The search could not be made: {error.strerror or error}. Nothing changed.",
+                f"The search could not be made: {why or error}. Nothing changed.",
                 next_step="Call again; if it repeats, ask the operator, for whom `codespace doctor` looks.",
             ) from error
         except trio.TooSlowError:

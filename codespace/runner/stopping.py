@@ -71,9 +71,10 @@ async def run_stoppable(work: Callable[[Stop], T], limiter: trio.CapacityLimiter
             # Protects the killing and reaping of the children; when time runs out the thread goes on alone.
             with trio.move_on_after(limits.REAP_SECONDS, shield=True):
                 await ended.wait()
-        elif not started:
-            stop.close()
         raise
+    finally:
+        if not started:  # cancelled in the queue, or no thread was to be had
+            stop.close()
     assert result is not None  # only a stop that was said ends without a result, and then we were cancelled
     return result
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +13,9 @@ import trio
 import trio.testing
 
 from codespace import limits
+from codespace.contract import Workspace
+from codespace.runner.roots import Roots
+from codespace.runner.search import Search
 from codespace.runner.threads import run_patiently
 from codespace.sandbox.box import Sandbox
 
@@ -54,6 +57,18 @@ async def test_an_error_of_the_work_itself_is_not_waited_for() -> None:
 
     with pytest.raises(RuntimeError, match="of the work"):
         await run_patiently(work)
+
+
+async def test_a_search_that_no_thread_can_be_had_for_is_refused_and_leaves_no_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Roots()) as roots:
+        find = partial(Search(roots).find, glob=None, query=None, include_ignored=False, limit=10)
+        workspace = Workspace("w", str(tmp_path))
+        await find(workspace)
+        async with no_thread_left(monkeypatch):
+            refusal = await refused("FILE_OPERATION_FAILED", find(workspace))
+        assert "can't start new thread" in refusal.message
 
 
 @pytest.mark.parametrize("sandbox", [None, Sandbox()], ids=["plain", "boxed"])
