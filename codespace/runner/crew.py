@@ -97,9 +97,10 @@ class Crew:
             raise _not_there(self._failed[1])
         try:
             self._link = await self._nursery.start(self._live)
-        except NotHired as problem:
-            self._failed = trio.current_time(), str(problem)
-            raise _not_there(str(problem)) from None
+        except (NotHired, OSError) as problem:  # a shortage of descriptors can meet it anywhere
+            why = problem.strerror if isinstance(problem, OSError) else str(problem)
+            self._failed = trio.current_time(), str(why)
+            raise _not_there(str(why)) from problem
 
     async def close(self) -> None:
         """End the worker in order, and start none again. Bounded by what burying is bounded by."""

@@ -21,6 +21,7 @@ from codespace.errors import Refusal
 from codespace.runner import hire
 from codespace.testing import Bench, open_bench, processes
 from codespace.testing.faulty import Faults
+from codespace.testing.shortage import descriptors
 from codespace.testing.site import RUNNER, tree
 
 from ..sandbox.until import until
@@ -100,6 +101,23 @@ async def test_output_that_was_seen_and_is_not_on_the_disk_is_lost_with_its_work
         assert ended["termination"] == "lost"
         again = await bench.call("read_process", process_id=begun["process_id"], cursor=0)
         assert (again["chunk"], again["output_lost"], again["cursor"], again["eof"]) == ("", 7, 7, True)
+
+
+async def test_a_worker_that_descriptors_are_short_for_is_told_as_not_there_and_started_by_a_later_call() -> None:
+    async with bench_with() as bench:
+        ends: list[str] = []
+        for left in (0, 1, 2, 6, 12):
+            dead = worker(bench)
+            os.kill(dead, signal.SIGKILL)
+            await until(lambda dead=dead: not processes.is_alive(dead))
+            with descriptors(left):
+                try:
+                    ends.append((await bench.call("read", path="a.txt"))["content"])
+                except Refusal as refusal:
+                    ends.append(refusal.message)
+            assert (await bench.call("read", path="a.txt"))["content"] == "old\n"
+        assert (ends[0][:33], ends[-1]) == ("The runner's process is not there", "old\n")
+        assert not [end for end in ends if "fault of CodeSpace" in end], ends
 
 
 async def test_input_that_was_on_its_way_when_the_worker_was_killed_is_not_said_to_be_unwritten() -> None:
