@@ -159,10 +159,6 @@ class Grants:
         """Return the grants, those that are active first, the newest first."""
         return await self._store.read(lambda db: _listed(db, limit))
 
-    async def get(self, grant_id: str) -> Grant:
-        """Return one grant. Raises: Refusal APPROVAL_NOT_FOUND."""
-        return await self._store.read(lambda db: _one(db, grant_id))
-
     async def revoke(self, grant_id: str) -> Grant:
         """End a grant; one that has ended stays as it is. Holds that were granted in its name stay granted.
 

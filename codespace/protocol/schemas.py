@@ -123,8 +123,3 @@ def _row(argument: Argument) -> str:
 
 def _field(name: str, required: Any) -> str:
     return f"`{name}`" if name in required else f"`{name}`?"
-
-
-def names() -> tuple[str, ...]:
-    """Return every tool's name, in the table's order."""
-    return tuple(TABLE)

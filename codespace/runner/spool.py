@@ -67,11 +67,6 @@ class Spool:
         self._is_gone = False
 
     @property
-    def written(self) -> Offsets:
-        """How far output was written."""
-        return self._ends
-
-    @property
     def is_past_head(self) -> bool:
         """Whether the head is full: what is written from now on may be given up again."""
         return bool(self._tail)
