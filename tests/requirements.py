@@ -387,6 +387,8 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             BOX + "test_network.py::test_a_program_that_does_not_ask_the_proxy_has_no_way_at_all",
             BOX + "test_probe.py::test_a_real_bubblewrap_isolates_by_its_witnesses",
             BOX + "test_report.py::test_without_one_it_is_said_loudly",
+            "tests/gateway/test_information.py::"
+            "test_a_daemon_without_bubblewrap_says_of_each_layer_that_it_is_missing_and_what_to_correct",
             BOX + "test_degraded.py::test_what_gets_through_is_what_the_report_names",
             BOX + "test_degraded.py::test_no_tcp_connection_is_opened_nor_taken",
             BOX + "test_notes.py::test_a_command_that_wanted_the_network_is_told_that_there_is_none",
