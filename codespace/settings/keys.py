@@ -222,8 +222,8 @@ WORKSPACE: Final[Mapping[str, Key]] = {
     "readable_paths": Key(
         kinds.listing(kinds.absolute()),
         "none",
-        "More that sandboxed commands may read: a toolchain under a home or /opt. Links in it are resolved at the start: "
-        "inside it has its real name alone, which PATH must say too.",
+        "More that sandboxed commands may read: a toolchain under a home or /opt. Links in it are resolved at the "
+        "start: inside it has its real name alone, which PATH must say too.",
     ),
     "hidden_paths": Key(
         kinds.listing(_GLOB),
