@@ -34,7 +34,8 @@ class Sight:
     inventory: Inventory
     submodules: git.Submodules
     links: frozenset[str]
-    """On the way to what is protected, and in repositories outside that commands may write to."""
+    """On the way to what is protected, and in repositories that commands may write to though `scan` finds none there:
+    bare ones, and those outside."""
     covered: frozenset[tuple[int, int]]
     """Device and inode of what was hidden from the command, which can move it with a directory above it."""
 
@@ -52,9 +53,15 @@ def see(root: Root, inventory: Inventory, links: Sequence[str], writable: Sequen
     return Sight(
         inventory,
         git.submodules(root, inventory),
-        frozenset((*links, *_links_outside(writable))),
+        frozenset((*links, *_links_in_bare(root, inventory), *_links_outside(writable))),
         frozenset(stamp[:2] for stamp in stamps if stamp is not None),
     )
+
+
+def _links_in_bare(root: Root, inventory: Inventory) -> Iterator[str]:
+    for found in inventory.git:
+        if found.kind == "bare":
+            yield from map(posixpath.normpath, git.links(root, found.path))
 
 
 def _links_outside(repositories: Sequence[str]) -> Iterator[str]:

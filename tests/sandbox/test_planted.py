@@ -262,3 +262,13 @@ def test_a_link_that_a_command_leaves_in_a_worktrees_repository_outside_is_told(
     if link == "COMMIT_EDITMSG":  # the control: this is what it is told for
         cage.plainly(["git", "-C", str(home), *IDENTITY, "commit", "-q", "--allow-empty", "-m", "evil"])
         assert profile.read_text() == "evil\n"
+
+
+def test_a_link_that_a_command_leaves_in_a_bare_repository_is_told(repository: Cage) -> None:
+    assert repository.plainly(["git", "clone", "-q", "--bare", ".", "stores/bare"]).code == 0
+    profile = repository.put(f"{repository.base}/home/.profile", "mine\n")
+    chosen = repository.having(git="commit")
+    assert chosen.sh(f"ln -sf {profile} stores/bare/FETCH_HEAD").planted == ("stores/bare/FETCH_HEAD",)
+    assert chosen.sh("true").planted == ()
+    repository.plainly(["git", "-C", "stores/bare", "fetch", "-q", "../.."])  # the control: this is what it is told for
+    assert profile.read_text() != "mine\n"
