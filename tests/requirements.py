@@ -432,6 +432,14 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             BOX + "test_git.py::test_no_repository_can_be_put_where_git_expects_a_submodule",
             BOX + "test_files.py::test_a_link_where_git_looks_fails_closed_and_exposes_nothing",
             BOX + "test_notes.py::test_what_a_run_planted_is_named_and_stands_in_the_audit",
+            BOX
+            + "test_planted.py::"
+            + "test_a_repository_of_an_earlier_run_that_the_index_has_git_enter_is_told_as_loud",
+            BOX
+            + "test_planted.py::"
+            + "test_a_link_on_the_way_to_what_is_protected_is_told_and_what_it_leads_to_is_protected",
+            BOX + "test_planted.py::test_a_directory_that_a_run_closed_is_told_as_it_may_hold_what_an_editor_runs",
+            BOX + "test_planted.py::test_what_was_hidden_before_a_run_is_not_told_after_it",
         ),
     ),
     Requirement(
