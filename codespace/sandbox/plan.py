@@ -98,6 +98,8 @@ def make(
     _check_root(workspace.root)
     if inventory.links:
         raise _linked(inventory.links)
+    if "." in inventory.unreadable:
+        raise _closed(workspace.root)
     outside = None if workspace.git == "unprotected" else git.common_directory(workspace.root)
     mounts = _mounts(workspace, root, inventory, submodules)
     if len(mounts) > limits.SANDBOX_BINDS:
@@ -117,7 +119,7 @@ def make(
         network=workspace.network,
         tty=tty,
         identity=root.identity,
-        notes=_notes(workspace),
+        notes=_notes(workspace, inventory),
     )
 
 
@@ -148,7 +150,7 @@ def sees(workspace: Workspace, path: str) -> bool:
 def _mounts(workspace: Workspace, root: Root, inventory: Inventory, submodules: git.Submodules | None) -> list[Mount]:
     """Return what is mounted below the root: writable first, then read-only, masks last."""
     writable: set[str] = set()
-    read_only: set[str] = {*inventory.protected, *inventory.unreadable}
+    read_only: set[str] = set(inventory.protected)
     if workspace.git != "unprotected":
         named = _named_by_git(workspace, root, inventory) if workspace.git == "commit" else {}
         for found in inventory.git:
@@ -166,7 +168,9 @@ def _mounts(workspace: Workspace, root: Root, inventory: Inventory, submodules: 
     special = submounts.below(workspace.root) if not workspace.allow_submounts else submounts.Found((), ())
     emptied = {*inventory.hidden_files, *inventory.sockets, *special.files}
     nameless = {path for path in emptied if not _can_be_named(workspace.root, path)}
-    masked = _outermost(_named(workspace.root, {*inventory.hidden_directories, *special.directories, *nameless}))
+    # What cannot be listed can be entered by who knows a name in it: what is hidden there, or a socket.
+    unseen = {*inventory.unreadable, *nameless}
+    masked = _outermost(_named(workspace.root, {*inventory.hidden_directories, *special.directories, *unseen}))
     emptied = {path for path in emptied if not _covered(path, masked)}
     # What is masked needs no other mount; two in one place could not be told from one that was led astray.
     read_only = _outermost(_named(workspace.root, read_only))
@@ -266,6 +270,15 @@ def _linked(links: Sequence[str]) -> Refusal:
     )
 
 
+def _closed(root: str) -> Refusal:
+    return Refusal(
+        "SANDBOX_UNAVAILABLE",
+        "The workspace's root cannot be listed by the daemon's account, so what is to be hidden or protected there "
+        "cannot be found. Nothing was started.",
+        next_step=f"Ask the operator to make it readable (`chmod u+rx {display(root, limit=200)}`).",
+    )
+
+
 def _too_many(root: str, mounts: Sequence[Mount], inventory: Inventory) -> Refusal:
     shown = [display(posixpath.relpath(mount.path, root), limit=200) for mount in mounts[:_SHOWN]]
     return Refusal(
@@ -279,8 +292,15 @@ def _too_many(root: str, mounts: Sequence[Mount], inventory: Inventory) -> Refus
     )
 
 
-def _notes(workspace: Workspace) -> tuple[str, ...]:
+def _notes(workspace: Workspace, inventory: Inventory) -> tuple[str, ...]:
     notes: list[str] = []
+    if closed := inventory.unreadable:
+        shown = ", ".join(display(path, limit=200) for path in closed[:_SHOWN])
+        notes.append(
+            f"The daemon's account cannot list {shown}{', ...' if len(closed) > _SHOWN else ''}: what lies there "
+            "cannot be hidden or protected by its name, so the command sees nothing of it. To have it back, the "
+            "operator makes it readable (`chmod u+rx`)."
+        )
     if os.geteuid() == 0 and os.path.exists(workspace.root):
         owner = os.stat(workspace.root).st_uid
         if owner != 0:

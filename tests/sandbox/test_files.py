@@ -166,6 +166,41 @@ def test_a_directory_with_something_hidden_by_its_name_can_be_moved(cage: Cage) 
     assert "canary" not in hidden.sh("cat b/.env").out
 
 
+def test_what_is_hidden_or_a_socket_is_not_reached_through_a_directory_that_a_run_closed_to_listing() -> None:
+    with caged(UNPRIVILEGED, bubblewraps()[0]) as cage:  # root lists every directory
+        cage.put("d/.env", "secret\n")
+        hidden = cage.having(hidden_paths=(".env",))
+        path = str(cage.root / "d" / "socket")
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(path)
+            os.chmod(path, 0o777)
+            listening.listen()
+            assert hidden.sh("chmod 311 d").code == 0
+            try:
+                run = hidden.sh("cat d/.env; ls d")
+                to_it = "connect(S, sockaddr_un($ARGV[0]))"
+                asked = hidden.perl(
+                    f"use Socket; socket(S, AF_UNIX, SOCK_STREAM, 0); print {to_it} ? 'in' : 'no'", path
+                )
+            finally:
+                (cage.root / "d").chmod(0o755)
+        assert run.out == ""
+        assert asked.out == "no"
+
+
+def test_a_root_that_a_run_closed_to_listing_takes_no_other_before_it_is_open_again() -> None:
+    with caged(UNPRIVILEGED, bubblewraps()[0]) as cage:
+        cage.put(".env", "secret\n")
+        hidden = cage.having(hidden_paths=(".env",))
+        assert hidden.sh("chmod 311 .").code == 0
+        try:
+            with pytest.raises(Refusal, match="cannot be listed"):
+                hidden.sh("cat .env")
+        finally:
+            cage.root.chmod(0o755)
+        assert hidden.sh("echo again").out == "again\n"
+
+
 def test_hidden_paths_cannot_be_read_listed_replaced_or_changed(cage: Cage) -> None:
     cage.put(".env", "canary\n")
     cage.put("config/secret.pem", "canary\n")
