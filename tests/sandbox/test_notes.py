@@ -172,6 +172,13 @@ async def test_what_a_run_planted_is_named_and_stands_in_the_audit(bench: Bench)
     assert event["details"]["planted"] == [".mcp.json", "sub/.git"]
 
 
+async def test_a_directory_that_cannot_be_looked_into_after_a_run_is_named_as_what_it_may_hold(bench: Bench) -> None:
+    """This one has a longer path than the kernel takes, so even root cannot."""
+    ran = await run(bench, "perl", "-e", 'for (1 .. 25) { $name = "d" x 200; mkdir $name; chdir $name or die }')
+    assert ran["planted"][0].startswith("dddd")
+    assert [note for note in ran["notes"] if "or closed directories, which may hold such: dddd" in note], ran
+
+
 async def test_a_hold_binds_the_program_that_the_sandbox_would_run(tmp_path: Path) -> None:
     outside = tmp_path / "ls"
     outside.write_text("#!/bin/sh\necho another\n")

@@ -14,7 +14,7 @@ from codespace.sandbox.plan import HOME
 from .cage import PATH, Cage
 from .test_git import EVIL, IDENTITY, commit
 
-PROTECTED = ("/.mcp.json", "/.vscode/tasks.json", "/.claude/", "**/deep/down.json")
+PROTECTED = ("/.mcp.json", "/.vscode/tasks.json", "/.claude/")
 INDEXED = "git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),"
 REWRITTEN = (
     'perl -MDigest::SHA -0777 -e \'open F, "<", ".git/index"; $_ = substr(<F>, 0, -20); %s; '
