@@ -12,13 +12,11 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
 
-from codespace import platform
+from codespace import interrupts, platform
 
 USAGE = 2
 INTERRUPTED = 130
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 # What a full or broken disk under a redirected output says.
 
@@ -82,19 +80,7 @@ def _start_afresh() -> None:
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])  # noqa: S606 - ourselves, no shell
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    for number in _ENDING:
-        if signal.getsignal(number) == signal.SIG_DFL:  # not where it shall outlive its terminal
-            signal.signal(number, _interrupt)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Take what ends a program as Ctrl-C: by its own default it would leave temporary files and sandboxes there.
-
-    Through the handler of Ctrl-C, which trio replaces by one that does not break into its own middle.
-    """
-    interrupt = signal.getsignal(signal.SIGINT)
-    # Ignored in the background of a shell; what was sent to us alone is heard there all the same.
-    (interrupt if callable(interrupt) else signal.default_int_handler)(signal.SIGINT, frame)
+    interrupts.hear()
 
 
 def serve() -> int:

@@ -8,9 +8,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
-import trio
-
-from codespace import cli, log
+from codespace import cli, interrupts, log
 from codespace.cli import configured, recorded
 from codespace.display import display
 from codespace.errors import Refusal
@@ -33,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not os.path.exists(settings.database):
         return recorded.refused(f"nothing has been recorded yet: there is no {display(settings.database)}.")
     log.configure(level="warning", form="console")  # on stderr: what is asked for stands alone on stdout
-    return trio.run(partial(_run, settings, arguments))
+    return interrupts.run(partial(_run, settings, arguments))
 
 
 async def _run(settings: Settings, arguments: argparse.Namespace) -> int:

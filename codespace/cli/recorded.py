@@ -13,9 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import trio
-
-from codespace import cli
+from codespace import cli, interrupts
 from codespace.cli import configured
 from codespace.display import display
 from codespace.errors import Refusal
@@ -36,7 +34,7 @@ def run(config: str | None, act: Act) -> int:
         return refused("the database is in memory; nothing but its daemon can reach it.")
     if not os.path.exists(settings.database):
         return refused(f"nothing has been recorded yet: there is no {display(settings.database)}.")
-    return trio.run(partial(_run, settings, act))
+    return interrupts.run(partial(_run, settings, act))
 
 
 async def _run(settings: Settings, act: Act) -> int:

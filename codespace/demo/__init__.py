@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.shared.exceptions import MCPError
 
+from codespace import interrupts
 from codespace.demo.agent import Agent, Wrong
 from codespace.demo.story import STEPS
 from codespace.demo.teller import Teller
@@ -37,7 +39,7 @@ def main() -> int:
     with open_folder("codespace-demo-") as folder:
         try:
             # An interrupt in the middle of the client's own code could leave it waiting for an answer that it has.
-            return trio.run(_tell, Path(folder), teller, restrict_keyboard_interrupt_to_checkpoints=True)
+            return interrupts.run(partial(_tell, Path(folder), teller), at_checkpoints=True)
         except BaseExceptionGroup as group:
             if group.subgroup(KeyboardInterrupt) is None:
                 raise

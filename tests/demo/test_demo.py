@@ -36,14 +36,26 @@ def test_a_demo_that_is_ended_early_says_nothing_more_and_leaves_nothing_behind(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
-    demo = subprocess.Popen([script(), "demo"], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert demo.stdout is not None
-    while b" 2. " not in demo.stdout.readline():
-        pass
-    demo.send_signal(number)
-    _, told = demo.communicate(timeout=60)
-    assert (demo.returncode, told) == (130, b"")
+    assert ended_early([script(), "demo"], environ, number) == (130, b"")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_demo_in_the_background_of_a_shell_is_ended_in_order_too(tmp_path: Path) -> None:
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    words = ["sh", "-c", 'trap "" INT; exec "$0" demo', script()]
+    assert ended_early(words, environ, signal.SIGTERM) == (130, b"")
+    assert list(tmp_path.iterdir()) == []
+
+
+def ended_early(words: list[str], environ: dict[str, str], number: signal.Signals) -> tuple[int, bytes]:
+    """Send a demo a signal in its second step; return its exit code and what it wrote to standard error."""
+    with subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as demo:
+        assert demo.stdout is not None
+        while b" 2. " not in demo.stdout.readline():
+            pass
+        demo.send_signal(number)
+        _, told = demo.communicate(timeout=60)
+        return demo.returncode, told
 
 
 def test_a_demo_that_nobody_can_read_still_ends_with_its_verdict(tmp_path: Path) -> None:
