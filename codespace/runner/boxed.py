@@ -167,6 +167,10 @@ class Boxed:
         except OSError:
             return ("what cannot be looked at any more",)
 
+    def tried_network(self) -> bool:
+        """Return whether anything in it has tried to reach what it has no way to; also behind `close`."""
+        return self._launch.tried_network()
+
     def exit_code(self, told: int) -> int:
         """Return how the command ended, negative for a signal, where bubblewrap ended with `told`."""
         return self._launch.exit_code(told)

@@ -1,6 +1,7 @@
 """Why a sandboxed command may have failed, guessed from the well-known words of its own output.
 
-A guess, and worded as one: the words are the command's, which may print what it likes. It decides nothing.
+A guess, and worded as one: the words are the command's, which may print what it likes. It decides nothing. That it
+tried the network the kernel tells too, while it still waits for it without a word.
 """
 
 from __future__ import annotations
@@ -65,18 +66,19 @@ READ_ONLY: Final = (
 )
 
 
-def look(tail: bytes, *, network: NetworkPolicy, git: str) -> list[str]:
+def look(tail: bytes, *, network: NetworkPolicy, git: str, tried_network: bool = False) -> list[str]:
     """Return hints for the end of a command's output.
 
     Args:
         tail: The last limits.HINT_BYTES of it, as a rule.
         network, git: The workspace's settings.
+        tried_network: Whether the kernel has counted what had no way out.
     """
     tail = tail[-limits.HINT_BYTES :]
     hints = []
-    if network == "restricted" and _NO_NETWORK.search(tail):
+    if network == "restricted" and (tried_network or _NO_NETWORK.search(tail)):
         hints.append(RESTRICTED)
-    elif network == "enabled" and _NO_DOOR.search(tail):
+    elif network == "enabled" and (tried_network or _NO_DOOR.search(tail)):
         hints.append(BESIDE_THE_PROXY)
     if _NO_SERVER.search(tail):
         hints.append(LOOPBACK)

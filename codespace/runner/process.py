@@ -199,7 +199,7 @@ class Process:
         return self._reason or "exited"
 
     def _notes(self) -> tuple[str, ...]:
-        notes = [] if self._boxed is None else [*self._boxed.notes, *self._hints()]
+        notes = [] if self._boxed is None else [*self._boxed.notes, *self._hints(self._boxed)]
         if self._way_out is not None:
             notes += self._way_out.notes()
         if self._bared:
@@ -216,12 +216,12 @@ class Process:
             notes.append(f"Not all of its output could be kept on disk: {spool.failure}. The last of it is in memory.")
         return tuple(notes)
 
-    def _hints(self) -> list[str]:
-        """Return why it may be failing; nothing where it ended well."""
+    def _hints(self, boxed: Boxed) -> list[str]:
+        """Return why it may be failing, or say nothing for a minute; nothing where it ended well."""
         if self._code == 0:
             return []
-        workspace = self._held.workspace
-        return hints.look(self.output.tail(limits.HINT_BYTES), network=workspace.network, git=workspace.git)
+        workspace, tail = self._held.workspace, self.output.tail(limits.HINT_BYTES)
+        return hints.look(tail, network=workspace.network, git=workspace.git, tried_network=boxed.tried_network())
 
     def _resources(self) -> dict[str, float] | None:
         if not self.usage:

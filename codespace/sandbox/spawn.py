@@ -41,6 +41,7 @@ from codespace.sandbox.covers import covers, may_come_last
 from codespace.sandbox.limits import Cage, Carried, Mechanisms
 from codespace.sandbox.pidinfo import children, parent_of
 from codespace.sandbox.plan import Mount, Plan
+from codespace.sandbox.unreachable import Witness
 
 _READY: Final = b"ready\n"
 _GO: Final = b"go\n"
@@ -91,6 +92,7 @@ class Launch:
         self.pidfd: int | None = None
         self.mounts: int | None = None
         """The table of mounts that `seal` has looked at: whoever polls it (POLLPRI) hears of changes from then on."""
+        self._witness: Witness | None = None
         self._covered = (*(mount.path for mount in plan.mounts if mount.kind != "writable"), *wanted)
         self._command: int | None = None
         self._pid_max = equipment.mechanisms.pid_max_for(plan.quota)
@@ -166,6 +168,8 @@ class Launch:
         """
         self._verify()
         self._limit(self._hold_command())
+        assert self.pid is not None
+        self._witness = Witness(self.pid)
 
     def _limit(self, command: int) -> None:
         """Put the run under its limits.
@@ -204,8 +208,14 @@ class Launch:
             if descriptor is not None and descriptor >= 0:
                 os.close(descriptor)
         self._info, self.pidfd, self._command, self.mounts = -1, None, None, None
+        if self._witness is not None:
+            self._witness.close()
         if self._owned is not None:
             self._owned.close()
+
+    def tried_network(self) -> bool:
+        """Return whether anything in it has tried to reach what it has no way to; also behind `close`."""
+        return self._witness is not None and self._witness.has_seen()
 
     def bare(self) -> list[str]:
         """Return the places that are protected or covered no more; also when the run has ended, until `close`.

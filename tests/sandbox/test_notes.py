@@ -74,6 +74,46 @@ async def test_a_command_that_hangs_for_the_network_is_told_while_it_runs(bench:
     await bench.call("terminate_process", process_id=ran["process_id"], grace_seconds=0)
 
 
+TRIES = {
+    "an address": 'IO::Socket::INET->new("10.1.2.3:80");',
+    "a datagram": 'IO::Socket::INET->new(Proto => "udp", PeerAddr => "10.1.2.3:53");',
+    "a resolver on loopback": 'IO::Socket::INET->new(Proto => "udp", PeerAddr => "127.0.0.53:53")->send("x");',
+}
+
+
+@pytest.mark.parametrize("tried", TRIES)
+async def test_a_command_that_waits_for_the_network_without_a_word_is_told_while_it_runs(
+    bench: Bench, tried: str
+) -> None:
+    waiting = f'use IO::Socket::INET; $| = 1; {TRIES[tried]} print "working\\n"; sleep 1000'
+    ran = await bench.call("exec_command", command=["perl", "-e", waiting], wait_seconds=0)
+    while not ran["output_total"]:
+        ran = await bench.call("read_process", process_id=ran["process_id"], wait_seconds=20)
+    assert hints.RESTRICTED in ran["notes"]
+    ended = await bench.call("terminate_process", process_id=ran["process_id"], grace_seconds=0)
+    assert hints.RESTRICTED in ended["notes"]  # what was counted is known behind the end
+
+
+async def test_a_command_that_gave_up_the_network_without_a_word_is_told(bench: Bench) -> None:
+    ran = await run(bench, "perl", "-e", f"use IO::Socket::INET; {TRIES['an address']} exit 1")
+    assert (ran["exit_code"], ran["output_total"]) == (1, 0)
+    assert hints.RESTRICTED in ran["notes"]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        f"use IO::Socket::INET; {TRIES['an address']} exit 0",
+        'use IO::Socket::INET; IO::Socket::INET->new("127.0.0.1:9"); exit 1',
+        'use IO::Socket::INET; $s = IO::Socket::INET->new(Listen => 1); IO::Socket::INET->new($s->sockhost . ":" . '
+        "$s->sockport); exit 1",
+    ],
+    ids=["did without", "asked loopback", "served itself"],
+)
+async def test_a_command_that_did_not_need_the_network_is_told_nothing_of_it(bench: Bench, program: str) -> None:
+    assert hints.RESTRICTED not in (await run(bench, "perl", "-e", program))["notes"]
+
+
 async def test_a_write_outside_is_explained(bench: Bench) -> None:
     ran = await run(bench, "touch", "/usr/made")
     assert hints.READ_ONLY in ran["notes"], ran
