@@ -17,6 +17,7 @@ _LINE_CHARACTERS: Final = 240  # of a line that is quoted
 _NOTED_CHARACTERS: Final = 100_000  # of the longest line whose difference is said in words
 _LEAD_CHARACTERS: Final = 80  # kept in front of the first difference of a long line
 _OUTCOME_LINES: Final = 2_000  # of a chunk that is looked for as done already
+_MARK: Final = "\ufeff"
 _TELLING_CHARACTERS: Final = 4  # a replacement shorter than this, such as `}`, is in every file
 
 
@@ -156,6 +157,8 @@ def _difference(line: int, patch_line: int, expected: str, actual: str | None) -
     difference: dict[str, Any] = {"line": line, "patch_line": patch_line, **shown}
     if "\r" in expected:
         difference["note"] = "the patch has a carriage return inside the line"
+    elif actual.startswith(_MARK) and _alike(expected, actual[1:_NOTED_CHARACTERS]):
+        difference["note"] = "the file's line begins with a byte order mark: write U+FEFF in front of yours too"
     elif max(len(expected), len(actual)) <= _NOTED_CHARACTERS:
         if "".join(expected.split()) == "".join(actual.split()):
             difference["note"] = "only white space inside the line differs"

@@ -123,6 +123,7 @@ def test_a_difference_that_is_hard_to_see_is_named(bench: Any) -> None:
 
     assert note("return  one and two\n", "return one and\ttwo") == "only white space inside the line differs"
     assert note("Return one and two\n", "return one and two") == "only letter case differs"
+    assert "write U+FEFF in front of yours" in note("\ufeffreturn one\ntwo\n", "return one")
     assert note("return one and two\n", "return one\r and two") == "the patch has a carriage return inside the line"
 
 
