@@ -56,6 +56,11 @@ GIT: Final = (
     "`.git` is read-only for commands here (status, log and diff work; add, commit and checkout do not). "
     "Apply changes with apply_patch and leave committing to the operator, who may set `git` to `commit`."
 )
+NOT_COMMITTING: Final = (
+    "`.git` of this repository is read-only although commands may commit here: git would write through a link in it, or "
+    "its working tree is set elsewhere (`core.worktree`), or it has no `hooks` or `config`. The operator can remove "
+    "what is in the way."
+)
 MISSING: Final = (
     "It seems that a program, or the interpreter in a script's first line, was not found. Commands see /usr, the "
     "workspace and the operator's `readable_paths`: what is installed elsewhere on this machine (in a home, in /opt) "
@@ -85,8 +90,8 @@ def look(tail: bytes, *, network: NetworkPolicy, git: str, tried_network: bool =
     lines = tail.splitlines()
     if any(map(_names_missing, lines)):
         hints.append(MISSING)
-    if git == "read_only" and any(map(_names_git, lines)):
-        hints.append(GIT)
+    if git != "unprotected" and any(map(_names_git, lines)):
+        hints.append(GIT if git == "read_only" else NOT_COMMITTING)
     elif _READ_ONLY.search(tail):
         hints.append(READ_ONLY)
     return hints

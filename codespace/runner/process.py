@@ -220,8 +220,11 @@ class Process:
         """Return why it may be failing, or say nothing for a minute; nothing where it ended well."""
         if self._code == 0:
             return []
+        # One that ended or speaks by itself says what it lacks; many ask for news that they can do without.
+        is_silent = not self.output.totals["combined"] if self._code is None else self._reason == "timeout"
+        tried_network = is_silent and boxed.tried_network()
         workspace, tail = self._held.workspace, self.output.tail(limits.HINT_BYTES)
-        return hints.look(tail, network=workspace.network, git=workspace.git, tried_network=boxed.tried_network())
+        return hints.look(tail, network=workspace.network, git=workspace.git, tried_network=tried_network)
 
     def _resources(self) -> dict[str, float] | None:
         if not self.usage:

@@ -60,11 +60,15 @@ class Question:
 
     def arguments(self) -> list[str]:
         told = ["--json", *_MEMORY, f"--context={self.context_lines}", f"--regexp={self.pattern}"]
-        if "\r" not in self.pattern and "\\r" not in self.pattern:
+        if _CARRIAGE_RETURN.search(self.pattern) is None:
             told.append("--crlf")  # `$` is before either kind of line end; ripgrep takes no pattern with \r then
         if self.most is not None:
             told.append(f"--max-count={self.most}")
         return [*told, "--fixed-strings"] if self.literal else told
+
+
+_CARRIAGE_RETURN: Final = re.compile(r"\r|\\r|\\x0d|\\u0{2,6}d|\\[xu]\{0*d\}|cntrl", re.IGNORECASE)
+"""A pattern that may mean one, in whatever spelling."""
 
 
 class _Over(Exception):

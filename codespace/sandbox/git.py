@@ -27,7 +27,7 @@ Mode = Literal["read_only", "commit", "unprotected"]
 RULING: Final = ("hooks", "config", "config.worktree", "modules", "commondir", "remotes", "branches")
 """What decides which programs git runs; read-only also where commands may commit. The last two say where a push goes
 that no configuration says anything of: into a repository with hooks of its own."""
-_DATA: Final = ("objects", "lfs")
+_DATA: Final = ("objects", "lfs", "annex")
 NEEDED: Final = ("hooks", "config")
 """Without these a command could make them: there is nothing to mount on. Such a repository stays read-only."""
 GUARD: Final = b".\n"
@@ -120,18 +120,25 @@ def links(root: Root, path: str) -> Iterator[str]:
                 raise
             yield directory
             continue
-        kept = [(posixpath.join(directory, entry.name), entry) for entry in entries if entry.name not in without]
-        yield from (place for place, entry in kept if entry.is_symlink())
-        left += [place for place, entry in kept if entry.is_dir(follow_symlinks=False)]
+        kept = [(posixpath.join(directory, name), kind) for name, kind in entries if name not in without]
+        yield from (place for place, kind in kept if kind == "link")
+        left += [place for place, kind in kept if kind == "directory"]
 
 
-def _listed(root: Root, directory: str) -> list[os.DirEntry[str]]:
+def _listed(root: Root, directory: str) -> list[tuple[str, str]]:
+    """Return names and what they are; of some filesystems that is asked through the descriptor."""
     descriptor = root.open_listing(directory)
     try:
         with os.scandir(descriptor) as entries:
-            return list(entries)
+            return [(entry.name, _kind_of(entry)) for entry in entries]
     finally:
         os.close(descriptor)
+
+
+def _kind_of(entry: os.DirEntry[str]) -> str:
+    if entry.is_symlink():
+        return "link"
+    return "directory" if entry.is_dir(follow_symlinks=False) else "file"
 
 
 def _worktrees(root: Root, path: str, workspace: str) -> tuple[list[str], list[str]]:

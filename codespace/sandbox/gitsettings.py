@@ -227,13 +227,13 @@ def _settings(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _plain(value: str) -> str:
-    """Return a value without its quotes and escapes, and without what spaces stand at its end outside of quotes."""
+    """Return a value without its quotes and escapes, and without what spaces stand at its ends outside of quotes."""
     kept: list[str] = []
     spaces = ""
     quoted = False
     for escaped, quote, space, letter in _PART.findall(value):
         if space and not quoted:
-            spaces += space
+            spaces += space if any(kept) else ""
             continue
         if quote:
             quoted = not quoted

@@ -278,7 +278,18 @@ async def test_a_cut_answer_is_the_first_part_and_says_so(search: Search, worksp
 
 @pytest.mark.parametrize(
     ("pattern", "lines"),
-    [("last$", [1, 3]), ("^$", [2]), ("\\r$", [1, 2]), ("last\\r", [1]), ("last.", []), ("last\\s*$", [1, 3])],
+    [
+        ("last$", [1, 3]),
+        ("^$", [2]),
+        ("\\r$", [1, 2]),
+        ("last\\r", [1]),
+        ("last.", []),
+        ("last\\s*$", [1, 3]),
+        ("last\\x0D", [1]),
+        ("last\\u{d}", [1]),
+        ("last\\u000d", [1]),
+        ("last[[:cntrl:]]", [1]),
+    ],
 )
 async def test_a_line_ends_before_either_kind_of_line_end(
     search: Search, workspace: Workspace, pattern: str, lines: list[int]

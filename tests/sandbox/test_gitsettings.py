@@ -65,6 +65,8 @@ def test_the_programs_of_a_command_are_what_it_starts_and_what_interpreters_read
 @pytest.mark.parametrize(
     ("setting", "expected"),
     [
+        ("[core]\nhooksPath = \\\n\t  tools/x\n", Named("hooks", "tools/x")),
+        ('[core]\nhooksPath = "" tools/x\n', Named("hooks", "tools/x")),
         ("[core]\nhooksPath = :(optional)~/x\n", Named("hooks", "~/x")),
         ("[core]\nhooksPath = %(prefix)/x\n", Named("hooks", "/usr/x")),
         ("[core]\nworktree = ../x\n", Named("top", "../x")),
