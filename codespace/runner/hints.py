@@ -57,9 +57,9 @@ GIT: Final = (
     "Apply changes with apply_patch and leave committing to the operator, who may set `git` to `commit`."
 )
 NOT_COMMITTING: Final = (
-    "`.git` of this repository is read-only although commands may commit here: git would write through a link in it, or "
-    "its working tree is set elsewhere (`core.worktree`), or it has no `hooks` or `config`. The operator can remove "
-    "what is in the way."
+    "`.git` of this repository is read-only although commands may commit here: git would write through a link in it, "
+    "or its working tree is set elsewhere (`core.worktree`), or it has no `hooks` or `config`. The operator can "
+    "remove what is in the way."
 )
 MISSING: Final = (
     "It seems that a program, or the interpreter in a script's first line, was not found. Commands see /usr, the "
