@@ -60,6 +60,8 @@ class Grant:
         return None if self.expires_at is None else round(self.expires_at - self.created_at, 3)
 
 
+_TWICE_SECONDS: Final = 5.0
+# Within which the same grant is the same click; who gives it later wants it to last longer.
 _COLUMNS: Final = tuple(field.name for field in fields(Grant))
 
 
@@ -101,8 +103,8 @@ class Grants:
     async def give(self, hold: Hold, scope: Scope, terms: Mapping[str, Any], seconds: float | None) -> Grant:
         """Record a grant for what is like a hold that the operator has just granted.
 
-        Given again in the same words, as by a click that was one too many, it is the one that is there: who revokes it
-        must not be left with another.
+        Given again in the same words in the same moment, as by a click that was one too many, it is the one that is
+        there: who revokes it must not be left with another.
 
         Args:
             terms: Of scopes.terms_of.
@@ -126,7 +128,8 @@ class Grants:
 
         def write(db: Database) -> Grant:
             for grant in _active(db, hold.workspace_id):
-                if (grant.approval_id, grant.scope, grant.terms, grant.seconds) == (hold.id, scope, terms, seconds):
+                same = (grant.approval_id, grant.scope, grant.terms, grant.seconds) == (hold.id, scope, terms, seconds)
+                if same and now - grant.created_at < _TWICE_SECONDS:
                     return grant
             db.table("grants").insert(row)
             self._audit.append(db, "grant", str(row["id"]), "given", None, "active", _GIVEN, details)

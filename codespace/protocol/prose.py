@@ -11,12 +11,14 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from codespace import limits
 from codespace.display import display
 
 Result = Mapping[str, Any]
+_LAST_DAY: Final = 253_402_300_800.0
 
 _NO_PATH: Final = (
     "Names of files are compared: `dir/` takes all below a directory of that name. Ignored files come with "
@@ -142,14 +144,17 @@ def _read_many(result: Result) -> str:
     heads = [_entry(entry) for entry in result["entries"]]
     shown = [entry for entry in result["entries"] if "error" not in entry and not is_image(entry)]
     contents = [f"=== {mark} {_name(entry['path'])}\n{entry['content']}" for entry in shown]
-    return "\n".join([*heads, f"Each content stands behind a line of its own with {mark}:", *contents])
+    if contents:
+        heads.append(f"Each content stands behind a line of its own with {mark}:")
+    return "\n".join([*heads, *contents])
 
 
 def _entry(entry: Result) -> str:
     error = entry.get("error")
     if error is None:
         return _head(entry, "Cut here, where the answer is full: read it alone")
-    return f"{_name(entry['path'])} · {error['code']}: {display(error['message'], newlines=True)}"
+    told = f"{error['message']} {error.get('next_step', '')}".rstrip()
+    return f"{_name(entry['path'])} · {error['code']}: {display(told, newlines=True)}"
 
 
 def _cut(result: Result) -> str:
@@ -241,7 +246,8 @@ def _operation(result: Result) -> str:
 
 def _event(event: Result) -> str:
     details = _json(event["details"]) if event.get("details") else None
-    return "event " + _line(f"{event.get('event')} -> {event.get('target')}", details)
+    reason = display(str(event["reason"])) if event.get("reason") else None
+    return "event " + _line(f"{event.get('event')} -> {event.get('target')}", reason, details)
 
 
 # --- commands ---
@@ -297,7 +303,8 @@ def _tail(result: Result) -> list[str]:
 
 def _state(result: Result) -> str:
     command = display(_json(result["command"]), limit=limits.ERROR_TEXT_CHARACTERS) if "command" in result else None
-    lines = [_line(_ending(result), _id(result, "process_id"), command)]
+    ids = (_id(result, name) for name in ("process_id", "operation_id", "workspace_id"))
+    lines = [_line(_ending(result), *ids, command)]
     if result.get("state") == "running":
         lines.append("Next: read_process with wait_seconds waits for output; terminate_process ends it.")
     return "\n".join(lines + [f"note: {display(note, newlines=True)}" for note in result.get("notes", ())])
@@ -362,12 +369,19 @@ def _approval(result: Result) -> str:
         "denied": "Nothing was done, and it will not be.",
     }
     reason = f"reason {display(str(result['reason']))}" if result.get("reason") else None
-    lines = [_line(state, _id(result, "approval_id"), _id(result, "tool"), reason), nexts.get(state, "")]
+    ids = (_id(result, name) for name in ("approval_id", "tool", "workspace_id"))
+    expires = _expires(result["expires_at"]) if state in ("pending", "granted") and "expires_at" in result else None
+    lines = [_line(state, *ids, expires, reason), nexts.get(state, "")]
     if result.get("shown"):
         lines.append(f"shown {display(_json(result['shown']), newlines=True)}")
     if "result" in result:
         lines.append(f"result {_json(result['result'])}")
     return "\n".join(line for line in lines if line)
+
+
+def _expires(at: float) -> str | None:
+    """Say when, where a calendar has that day."""
+    return f"expires {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC" if 0 <= at < _LAST_DAY else None
 
 
 def _resumed(result: Result) -> str:

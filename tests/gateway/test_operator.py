@@ -355,6 +355,18 @@ async def test_what_a_grant_names_leaves_every_file_when_its_time_is_over(monkey
         await until_gone(bench)
 
 
+async def test_a_grant_that_is_given_again_later_lasts_from_then_on() -> None:
+    async with open_operated() as bench:
+        operator = bench.daemon.operator
+        grant = partial(operator.grant, await held(bench, add("src/a.txt")), by="the console")
+        _, first = await grant(scope="patches", path="src", seconds=60)
+        bench.advance(50)
+        _, again = await grant(scope="patches", path="src", seconds=60)
+        assert first is not None
+        assert again is not None
+        assert 50 <= (again.expires_at or 0) - (first.expires_at or 0) < 60  # the clock goes on by itself too
+
+
 async def test_a_grant_ends_with_its_time() -> None:
     async with open_operated() as bench:
         await scoped(bench, add("src/a.txt"), "src", 60)

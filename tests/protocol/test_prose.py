@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 import os
+from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from mcp_types import TextContent
 
+from codespace.errors import Refusal
 from codespace.protocol import prose
 from codespace.testing import open_bench
 from codespace.testing.bench import Bench
@@ -166,3 +169,32 @@ def test_the_last_bytes_of_a_range_are_found_whatever_their_padding() -> None:
         facts = {"path": "p", "version": "v", "size_bytes": 5_000, "total_lines": 9, "truncated": True}
         lines = {"start_line": 1, "end_line": 1, "encoding": "base64", "content": content}
         assert "go on with start_line 2" in prose.write("read", facts | lines)
+
+
+async def test_the_text_of_a_process_says_whose_it_is() -> None:
+    async with open_bench(others={"two": {}}, workspace={"occupancy": "shared"}) as bench:
+        started = await bench.call("exec_command", workspace_id="main", **FEEDABLE)
+        listed = await said(bench, "list_processes")
+        assert f"operation_id {started['operation_id']} · workspace_id main" in listed
+        await bench.call("terminate_process", process_id=started["process_id"], grace_seconds=0)
+
+
+async def test_the_text_of_several_reads_says_what_to_do_about_an_error_and_announces_nothing_else() -> None:
+    async with open_bench() as bench:
+        text = await said(bench, "read_many", paths=["missing"])
+    assert "FILE_NOT_FOUND" in text
+    assert "Use find to see what is there." in text
+    assert "Each content" not in text
+
+
+async def test_the_text_of_a_hold_says_where_it_is_and_until_when() -> None:
+    async with open_bench(approvals="confirm") as bench:
+        with pytest.raises(Refusal) as caught:
+            await bench.call("apply_patch", patch=ADD)
+        held = caught.value.approval_id
+        text = await said(bench, "approval_status", approval_id=held)
+        told = await bench.call("approval_status", approval_id=held)
+    until = datetime.strptime(text.split("expires ")[1][:23], "%Y-%m-%d %H:%M:%S UTC").replace(tzinfo=UTC).timestamp()
+    assert abs(until - told["expires_at"]) <= 1
+    assert "workspace_id main" in text
+    assert "expires" not in prose.write("approval_status", {**told, "expires_at": 1e18})
