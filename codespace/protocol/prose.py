@@ -19,6 +19,7 @@ from codespace.display import display
 
 Result = Mapping[str, Any]
 _LAST_DAY: Final = 253_402_300_800.0
+# The end of the year 9999.
 
 _NO_PATH: Final = (
     "Names of files are compared: `dir/` takes all below a directory of that name. Ignored files come with "

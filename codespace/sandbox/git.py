@@ -27,7 +27,7 @@ Mode = Literal["read_only", "commit", "unprotected"]
 RULING: Final = ("hooks", "config", "config.worktree", "modules", "commondir", "remotes", "branches")
 """What decides which programs git runs; read-only also where commands may commit. The last two say where a push goes
 that no configuration says anything of: into a repository with hooks of its own."""
-_DATA: Final = ("objects", "lfs", "annex")
+_DATA: Final = ("objects", "lfs", "annex/objects")
 NEEDED: Final = ("hooks", "config")
 """Without these a command could make them: there is nothing to mount on. Such a repository stays read-only."""
 GUARD: Final = b".\n"
@@ -107,10 +107,10 @@ def _is_open(place: str, path: str, below: str) -> bool:
 def links(root: Root, path: str) -> Iterator[str]:
     """Yield the links in a repository, and what cannot be looked into: but for where no command writes, and for its
     data. Raises: OSError for a shortage."""
+    without = {posixpath.join(path, name) for name in (*RULING, *_DATA)}
     left = [path]
     while left:
         directory = left.pop()
-        without = (*RULING, *_DATA) if directory == path else ()
         try:
             entries = _listed(root, directory)
         except FileNotFoundError:
@@ -120,7 +120,8 @@ def links(root: Root, path: str) -> Iterator[str]:
                 raise
             yield directory
             continue
-        kept = [(posixpath.join(directory, name), kind) for name, kind in entries if name not in without]
+        places = ((posixpath.join(directory, name), kind) for name, kind in entries)
+        kept = [(place, kind) for place, kind in places if place not in without]
         yield from (place for place, kind in kept if kind == "link")
         left += [place for place, kind in kept if kind == "directory"]
 

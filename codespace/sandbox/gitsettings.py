@@ -230,13 +230,15 @@ def _plain(value: str) -> str:
     """Return a value without its quotes and escapes, and without what spaces stand at its ends outside of quotes."""
     kept: list[str] = []
     spaces = ""
-    quoted = False
+    quoted = has_begun = False
     for escaped, quote, space, letter in _PART.findall(value):
         if space and not quoted:
-            spaces += space if any(kept) else ""
+            spaces += space if has_begun else ""
             continue
         if quote:
             quoted = not quoted
-        kept.append(spaces + (_ESCAPES.get(escaped, escaped) or space or letter))
+        part = spaces + (_ESCAPES.get(escaped, escaped) or space or letter)
+        kept.append(part)
+        has_begun = has_begun or part != ""
         spaces = ""
     return "".join(kept)

@@ -127,7 +127,9 @@ def test_a_push_without_a_remote_cannot_be_led_into_a_repository_with_hooks(
     assert mark.exists()
 
 
-@pytest.mark.parametrize("link", ["COMMIT_EDITMSG", "logs/HEAD", "logs/refs/heads/objects/x", "worktrees/x/HEAD"])
+@pytest.mark.parametrize(
+    "link", ["COMMIT_EDITMSG", "logs/HEAD", "logs/refs/heads/objects/x", "worktrees/x/HEAD", "annex/smudge.log"]
+)
 def test_a_link_that_a_command_leaves_in_a_git_directory_is_named_and_no_command_commits_there_any_more(
     repository: Cage, link: str
 ) -> None:

@@ -94,6 +94,8 @@ def test_settings_name_what_decides_what_git_runs(setting: str, expected: Named 
 def test_a_long_command_holds_nobody_up() -> None:
     words = [named.path for named in gitsettings.named(f"[alias]\nx = !tools/x {'a;' * 400_000}\n")]
     assert words == ["tools/x"]
+    empty = '"" ' * 400_000
+    assert list(gitsettings.named(f"[core]\nhooksPath = {empty}x\n")) == [Named("hooks", "x")]
 
 
 def test_a_way_is_walked_as_the_kernel_walks_it(tmp_path: Path) -> None:
