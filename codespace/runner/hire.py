@@ -105,11 +105,12 @@ class Worker:
 
     async def said(self) -> bytes | None:
         """Return what came on its stderr since; None once that has ended, or was closed by us."""
-        if not self._stderr.closed:
-            await trio.lowlevel.wait_readable(self._stderr.fileno())
-        if (
-            self._stderr.closed
-        ):  # in the turn in which it became readable: no cancel and no notice reaches who has waited
+        try:
+            if not self._stderr.closed:
+                await trio.lowlevel.wait_readable(self._stderr.fileno())
+        except trio.ClosedResourceError:  # closed while this waited
+            return None
+        if self._stderr.closed:  # in the turn in which it became readable: no notice reaches who has waited
             return None
         data = os.read(self._stderr.fileno(), limits.WORKER_LOG_BYTES)
         if not data:

@@ -215,6 +215,19 @@ async def test_who_reads_a_workers_log_when_it_is_let_go_of_in_that_very_turn_he
         worker._process.wait()
 
 
+async def test_who_waits_for_a_workers_log_when_it_is_let_go_of_hears_no_more(tmp_path: Path) -> None:
+    worker = hire.start(str(tmp_path), SECRET)
+    try:
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_hear_out, worker)
+                await trio.testing.wait_all_tasks_blocked()
+                worker.close()
+    finally:
+        worker.kill()
+        worker._process.wait()
+
+
 async def _hear_out(worker: Worker) -> None:
     while await worker.said() is not None:
         pass
