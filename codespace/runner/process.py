@@ -125,6 +125,7 @@ class Process:
         if self._boxed is not None:
             self._bared = self._bared or self._boxed.bare()  # whoever was waiting for it may have ended at once
             self._planted, self._notes_of_planted = self._boxed.planted()
+            self._boxed.close()  # here, as the kernel takes down all its mounts with the last descriptor of them
         # Last: by now the kernel is more likely to have let the dead go, and a folder can be removed at once.
         self._overruns = self._held.cage.overruns()
         self._held.cage.close()
