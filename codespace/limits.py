@@ -463,6 +463,9 @@ LOG_WRITE_BYTES: Final = 4_096
 # PIPE_BUF: a pipe that polls writable takes this much without blocking.
 
 # --- command line ---
+DESCRIPTORS: Final = 64
+# A command begins with so many to spare or not at all: a daemon that answers one client and runs one command in its
+# sandbox takes 45, and each command more takes some; the usual limit of an account is 1024.
 INIT_ENTRIES: Final = 20_000
 # Most directory entries that `init` looks at when it looks for secrets; a second at most.
 INIT_DEPTH: Final = 6

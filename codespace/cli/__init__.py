@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from codespace import interrupts, platform
+from codespace.cli import descriptors
 
 USAGE = 2
 INTERRUPTED = 130
@@ -34,17 +35,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         _start_afresh()
     try:
+        if (scant := descriptors.refusal()) is not None:
+            print(f"codespace: {scant}", file=sys.stderr)
+            return USAGE
         return _run(argv)
     except KeyboardInterrupt:
         _drop_output()
         return INTERRUPTED
     except BrokenPipeError:
         return _reader_is_gone()
-    except OSError as problem:
-        if problem.errno not in _NO_ROOM:
+    except Exception as problem:
+        if isinstance(problem, OSError) and problem.errno in _NO_ROOM:
+            print(f"codespace: the answer could not be written: {problem.strerror}.", file=sys.stderr)
+            return _reader_is_gone()
+        if (scant := descriptors.shortage(problem)) is None:
             raise
-        print(f"codespace: the answer could not be written: {problem.strerror}.", file=sys.stderr)
-        return _reader_is_gone()
+        print(f"codespace: {scant}", file=sys.stderr)
+        return USAGE
 
 
 def _run(argv: Sequence[str] | None) -> int:
