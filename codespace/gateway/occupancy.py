@@ -22,6 +22,7 @@ import trio
 from codespace import limits
 from codespace.contract import Workspace
 from codespace.errors import Refusal
+from codespace.sandbox import shortage
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,12 +225,7 @@ def _lock(room: _Room) -> bool:
             return True
     except OSError as error:
         _unlock(room)
-        raise Refusal(
-            "FILE_OPERATION_FAILED",
-            f"The workspace root cannot be locked: {os.strerror(error.errno or 0)}. Nothing was done.",
-            next_step="Ask the operator whether the directory was moved, unmounted or deleted, and whether its "
-            "filesystem supports flock.",
-        ) from error
+        raise _cannot_be_locked(error) from error
     _unlock(room)
     return False
 
@@ -257,6 +253,19 @@ def _unlock(room: _Room) -> None:
             fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
     room.fds.clear()
+
+
+def _cannot_be_locked(error: OSError) -> Refusal:
+    is_short = shortage.is_behind(error)
+    return Refusal(
+        "FILE_OPERATION_FAILED",
+        f"The workspace root cannot be locked: {os.strerror(error.errno or 0)}. Nothing was done.",
+        next_step=shortage.NEXT_STEP
+        if is_short
+        else "Ask the operator whether the directory was moved, unmounted or deleted, and whether its filesystem "
+        "supports flock.",
+        retryable=is_short,
+    )
 
 
 def _does_not_answer(workspace: Workspace) -> Refusal:

@@ -28,11 +28,7 @@ _HINTS: Final = {
     "runs it first.",
     errno.E2BIG: "Its arguments and environment are too large; put them into a file.",
     errno.EAGAIN: "The account has as many processes as it may have; end some first.",
-    **dict.fromkeys(
-        shortage.ERRORS,
-        "End commands that are not needed, and call again; if it repeats, ask the operator to give the daemon more "
-        "(`ulimit -n`, LimitNOFILE and MemoryMax of its unit).",
-    ),
+    **dict.fromkeys(shortage.ERRORS, shortage.NEXT_STEP),
     errno.ETXTBSY: "The program is open for writing; wait until it is written.",
 }
 _PASSING: Final = (errno.EAGAIN, *shortage.ERRORS)

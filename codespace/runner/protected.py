@@ -85,6 +85,7 @@ def _named_by_git(path: str, allow_submounts: bool) -> tuple[str, ...]:
             return gitconfig.places_beyond(root, git.common_directory(path), gitaccount.recall())
     except Refusal as refused:
         if shortage.is_behind(refused):
+            shortage.advise(refused)
             raise
         return ()  # a root that cannot be opened takes no patch, and no command
 

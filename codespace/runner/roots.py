@@ -8,6 +8,7 @@ import threading
 from codespace.beneath import ALWAYS_HIDDEN, Root
 from codespace.contract import Workspace
 from codespace.errors import Refusal
+from codespace.sandbox import shortage
 
 
 class Roots:
@@ -32,11 +33,15 @@ class Roots:
 
     def _first(self, key: tuple[str, bool, tuple[str, ...]], workspace: Workspace) -> Root:
         """Open the root outside the lock, since a hung filesystem must hold up its own workspace alone."""
-        opened = Root.open(
-            workspace.root,
-            allow_submounts=workspace.allow_submounts,
-            hidden=(*workspace.hidden_paths, *ALWAYS_HIDDEN),
-        )
+        try:
+            opened = Root.open(
+                workspace.root,
+                allow_submounts=workspace.allow_submounts,
+                hidden=(*workspace.hidden_paths, *ALWAYS_HIDDEN),
+            )
+        except Refusal as refused:
+            shortage.advise(refused)
+            raise
         if not _is_itself(opened):
             opened.close()
             raise Refusal(

@@ -15,7 +15,20 @@ from codespace import limits
 from codespace.beneath import Root
 from codespace.contract import Workspace
 from codespace.errors import Refusal
-from codespace.sandbox import detours, git, gitaccount, gitconfig, orphans, plan, planted, probe, report, scan, seccomp
+from codespace.sandbox import (
+    detours,
+    git,
+    gitaccount,
+    gitconfig,
+    orphans,
+    plan,
+    planted,
+    probe,
+    report,
+    scan,
+    seccomp,
+    shortage,
+)
 from codespace.sandbox import limits as cgroups
 from codespace.sandbox.limits import Cage
 from codespace.sandbox.plan import Plan
@@ -168,6 +181,9 @@ class Sandbox:
             raise unavailable("; ".join(self.standing().causes))
         try:
             before, protected, made = self._plan(workspace, protected, command=command, cwd=cwd, env=env, tty=tty)
+        except Refusal as refused:
+            shortage.advise(refused)
+            raise
         except OSError as error:
             raise unavailable(f"the workspace cannot be looked at ({error.strerror or error})", retry=True) from error
         return Prepared(workspace, made, equipment, before, tuple(protected), self._memory(workspace, (), protected))

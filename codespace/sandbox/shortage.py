@@ -12,9 +12,20 @@ from typing import Final
 from codespace.errors import Refusal
 
 ERRORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+NEXT_STEP: Final = (
+    "End commands that are not needed, and call again; if it repeats, ask the operator to give the daemon more "
+    "(`ulimit -n`, LimitNOFILE and MemoryMax of its unit)."
+)
 
 
 def is_behind(problem: Exception) -> bool:
     """Return whether an error is a shortage, or a refusal is for one."""
     cause = problem.__cause__ if isinstance(problem, Refusal) else problem
     return isinstance(cause, OSError) and cause.errno in ERRORS
+
+
+def advise(refused: Refusal) -> None:
+    """Say in a refusal what helps against a shortage, where one is behind it: what it names is not what is wrong."""
+    if is_behind(refused):
+        refused.next_step = NEXT_STEP
+        refused.retryable = True

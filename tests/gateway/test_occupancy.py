@@ -17,6 +17,8 @@ from codespace import limits
 from codespace.contract import Workspace
 from codespace.errors import Refusal
 from codespace.gateway.occupancy import Occupancy, Occupant
+from codespace.sandbox import shortage
+from codespace.testing.shortage import descriptors
 
 PATCH = Occupant("patch", "op-a", 1.0)
 PROCESS = Occupant("process", "op-b", 2.0, "proc-b")
@@ -150,6 +152,19 @@ async def test_a_root_that_is_gone_is_a_clear_refusal(tmp_path: Path) -> None:
     with closing(Occupancy(_nobody)) as occupancy, pytest.raises(Refusal) as caught:
         await occupancy.enter(Workspace("w", str(tmp_path / "gone")), PATCH)
     assert caught.value.code == "FILE_OPERATION_FAILED"
+
+
+@pytest.mark.parametrize("left", range(3))
+async def test_a_root_that_there_is_no_descriptor_for_is_told_as_that(tmp_path: Path, left: int) -> None:
+    with closing(Occupancy(_nobody)) as occupancy:
+        await trio.to_thread.run_sync(os.getpid)  # its thread and what it takes are there by now
+        with descriptors(left), pytest.raises(Refusal) as caught:
+            await occupancy.enter(Workspace("w", str(tmp_path)), PATCH)
+        assert "Too many open files" in caught.value.message
+        assert (caught.value.next_step, caught.value.retryable) == (shortage.NEXT_STEP, True)
+        assert can_lock(tmp_path)
+        with await occupancy.enter(Workspace("w", str(tmp_path)), PATCH):
+            assert not can_lock(tmp_path)
 
 
 async def test_releasing_twice_does_not_free_the_next_occupant(tmp_path: Path) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
 
+from codespace.contract import Workspace
 from codespace.errors import Refusal
 from codespace.runner.keeper import Keeper
+from codespace.runner.roots import Roots
+from codespace.sandbox import shortage
 from codespace.sandbox.box import Sandbox
 from codespace.testing.shortage import descriptors
 
@@ -49,7 +52,16 @@ async def test_a_start_that_is_short_of_descriptors_is_refused_or_runs_and_leave
     assert 0 < len(refusals) < ENOUGH
     assert {end.code for end in refusals} <= {"PROCESS_SPAWN_FAILED", "SANDBOX_UNAVAILABLE", "FILE_OPERATION_FAILED"}
     assert all("Too many open files" in end.message for end in refusals)
-    assert not any("program's name" in str(end.next_step) for end in refusals)
+    assert not any(word in str(end.next_step) for end in refusals for word in ("program's name", "directory"))
+
+
+def test_a_root_that_there_is_no_descriptor_for_is_told_as_that_and_opened_by_the_next_call(tmp_path: Path) -> None:
+    workspace = Workspace("w", str(tmp_path))
+    with closing(Roots()) as roots:
+        with descriptors(0), pytest.raises(Refusal) as caught:
+            roots.of(workspace)
+        assert (caught.value.next_step, caught.value.retryable) == (shortage.NEXT_STEP, True)
+        assert roots.of(workspace).path == str(tmp_path)
 
 
 async def test_a_monitor_that_there_is_no_descriptor_for_is_refused_and_its_keeper_stays() -> None:
