@@ -48,7 +48,7 @@ def main() -> int:
 
 async def _tell(folder: Path, teller: Teller) -> int:
     parameters = _prepare(folder)
-    teller.opening(folder / "notes")
+    await teller.opening(folder / "notes")
     problem = ""
     try:
         with trio.fail_after(STORY_SECONDS), (folder / "daemon.log").open("w") as log:
@@ -57,16 +57,16 @@ async def _tell(folder: Path, teller: Teller) -> int:
     except* (Wrong, KeyError, MCPError, trio.TooSlowError, OSError) as problems:
         problem = _first(problems)
     if problem:
-        teller.wrong(problem, _tail(folder / "daemon.log"))
+        await teller.wrong(problem, _tail(folder / "daemon.log"))
         return 1
-    teller.closing(len(STEPS))
+    await teller.closing(len(STEPS))
     return 0
 
 
 async def _take_steps(agent: Agent, teller: Teller) -> None:
     for title, step in STEPS:
-        teller.step(title)
-        teller.right(await step(agent))
+        await teller.step(title)
+        await teller.right(await step(agent))
 
 
 def _prepare(folder: Path) -> StdioServerParameters:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import pty
 import signal
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,32 @@ def test_a_demo_in_the_background_of_a_shell_is_ended_in_order_too(tmp_path: Pat
     words = ["sh", "-c", 'trap "" INT; exec "$0" demo', script()]
     assert ended_early(words, environ, signal.SIGTERM) == (130, b"")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_demo_whose_reader_takes_nothing_is_ended_in_order_too(tmp_path: Path, number: signal.Signals) -> None:
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    reading, writing = os.pipe()
+    os.write(writing, bytes(fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)))
+    with subprocess.Popen([script(), "demo"], env=environ, stdout=writing, stderr=subprocess.PIPE) as demo:
+        try:
+            wait_until(lambda: any(tmp_path.glob("*/config.json")))  # the next that it does is to say its first line
+            demo.send_signal(number)
+            _, told = demo.communicate(timeout=60)
+        finally:
+            demo.kill()
+            os.close(reading)
+            os.close(writing)
+    assert (demo.returncode, told) == (130, b"")
+    assert list(tmp_path.iterdir()) == []
+
+
+def wait_until(comes: Callable[[], bool]) -> None:
+    """Wait for what another process does."""
+    deadline = time.monotonic() + 60
+    while not comes():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def ended_early(words: list[str], environ: dict[str, str], number: signal.Signals) -> tuple[int, bytes]:
@@ -94,11 +122,11 @@ async def another_refusal(agent: Agent) -> list[str]:
     ],
 )
 def test_one_wrong_step_ends_the_story_with_1_and_the_daemons_log(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], step: object, said: str
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], step: object, said: str
 ) -> None:
     monkeypatch.setattr(codespace.demo, "STEPS", (("Ask", ask), ("Wrong", step), ("Never told", ask)))
     assert codespace.demo.main() == 1
-    shown = capsys.readouterr().out
+    shown = capfd.readouterr().out
     assert said in shown
     assert "Never told" not in shown
     assert "daemon started" in shown
@@ -106,11 +134,11 @@ def test_one_wrong_step_ends_the_story_with_1_and_the_daemons_log(
 
 
 def test_a_daemon_that_does_not_start_is_a_wrong_story(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(codespace.demo.sys, "executable", "/bin/false")  # type: ignore[attr-defined]
     assert codespace.demo.main() == 1
-    assert "WRONG" in capsys.readouterr().out
+    assert "WRONG" in capfd.readouterr().out
 
 
 def test_a_check_that_holds_says_nothing() -> None:
@@ -119,15 +147,17 @@ def test_a_check_that_holds_says_nothing() -> None:
         check(False, "said")
 
 
-def test_what_came_from_outside_never_acts_on_the_terminal() -> None:
-    shown = io.StringIO()
-    teller = Teller(shown)
-    teller.opening(Path("/tmp/\x1b[31mred"))
-    teller.step("Title")
-    teller.right(["a\rb", "\u202egnp.exe"])
-    teller.wrong("bell\x07", ["log\x1b]0;title\x07"])
-    assert all(line.isprintable() for line in shown.getvalue().splitlines())
-    assert not any(character in shown.getvalue() for character in "\x1b\r\x07\u202e")
+async def test_what_came_from_outside_never_acts_on_the_terminal(tmp_path: Path) -> None:
+    with (tmp_path / "shown").open("w") as stream:
+        teller = Teller(stream)
+        await teller.opening(Path("/tmp/\x1b[31mred"))
+        await teller.step("Title")
+        await teller.right(["a\rb", "\u202egnp.exe"])
+        await teller.wrong("bell\x07", ["log\x1b]0;title\x07"])
+    shown = (tmp_path / "shown").read_bytes().decode()
+    assert shown.splitlines()[-1] == "    log\\x1b]0;title\\x07"
+    assert all(line.isprintable() for line in shown.splitlines())
+    assert not any(character in shown for character in "\x1b\r\x07\u202e")
 
 
 @pytest.fixture
@@ -140,14 +170,14 @@ def terminal() -> Iterator[tuple[int, io.TextIOWrapper]]:
 
 
 @pytest.mark.parametrize(("no_colour", "coloured"), [(False, True), (True, False)])
-def test_colours_are_for_terminals_whose_owner_wants_them(
+async def test_colours_are_for_terminals_whose_owner_wants_them(
     terminal: tuple[int, io.TextIOWrapper], monkeypatch: pytest.MonkeyPatch, no_colour: bool, coloured: bool
 ) -> None:
     leader, stream = terminal
     monkeypatch.delenv("NO_COLOR", raising=False)
     if no_colour:
         monkeypatch.setenv("NO_COLOR", "1")
-    Teller(stream).step("Title")
+    await Teller(stream).step("Title")
     said = b""
     while b"Title" not in said:  # a terminal hands out what is there by then
         said += os.read(leader, 1000)
