@@ -19,8 +19,10 @@ import structlog
 import trio
 
 from codespace import limits
-from codespace.beneath import Root
+from codespace.beneath import Hidden, Root
+from codespace.beneath.faults import refusal
 from codespace.contract import DiffPage, PatchPlan, PatchReport, Workspace
+from codespace.display import display
 from codespace.errors import Refusal
 from codespace.platform import own_umask
 from codespace.runner import journals
@@ -29,7 +31,7 @@ from codespace.runner.protected import git_is_protected, protected_paths
 from codespace.runner.replies import answer
 from codespace.runner.roots import Roots
 from codespace.runner.turns import Turns
-from codespace.sandbox import git, gitconfig
+from codespace.sandbox import detours, git, gitconfig
 
 HELPER: Final = (sys.executable, "-I", "-X", "utf8", "-m", "helper.patch")
 
@@ -142,6 +144,7 @@ class Patcher:
         found, after = await self._call(
             workspace, "plan", operation_id, patch=patch, expected_versions=dict(expected_versions)
         )
+        await self._check_links(workspace, found)
         self._after[operation_id] = after
         return replace(found, token=operation_id)
 
@@ -159,6 +162,7 @@ class Patcher:
         found, after = await self._call(
             workspace, "plan_undo", operation_id, readable=folder, undone=undone, folder=folder
         )
+        await self._check_links(workspace, found)
         self._after[operation_id] = after
         return replace(found, token=operation_id)
 
@@ -283,6 +287,10 @@ class Patcher:
     def atomic(self, workspace: Workspace) -> bool | None:
         """Return whether the filesystems patched so far exchange names in one step; None where none was."""
         return self._seat(workspace, None).atomic
+
+    async def _check_links(self, workspace: Workspace, plan: PatchPlan) -> None:
+        """Refuse what a link makes protected. Only the links of this moment count, so it is looked each time."""
+        await self._turns.run(workspace, partial(_refuse_behind_links, workspace, self._roots, plan.files), "the root")
 
     def _seat(self, workspace: Workspace, state_dir: str | None) -> _Seat:
         folder = self._folder if state_dir is None else journals.folder(state_dir)
@@ -437,6 +445,27 @@ def _named_outside(workspace: Workspace, root: Root) -> tuple[str, ...]:
     """Return globs of what a worktree's repository names in it: the helper reads nothing outside the root."""
     common = git.common_directory(workspace.root) if git_is_protected(workspace) else None
     return () if common is None else gitconfig.places(root, common)
+
+
+def _refuse_behind_links(workspace: Workspace, roots: Roots, paths: Sequence[str]) -> None:
+    """Refuse paths that links lead to from protected ones: an editor reads them by that name. Raises: Refusal."""
+    root = roots.of(workspace)
+    protected = (*protected_paths(workspace), *(("/.git",) if git_is_protected(workspace) else ()))
+    try:
+        behind = detours.behind(root, protected)
+    except OSError as error:
+        raise refusal(error, ".") from error
+    for glob, link in behind.items():
+        covers = Hidden((glob,)).covers_folded
+        for path in filter(covers, paths):
+            named = "a symbolic link" if root.is_hidden(link) else f"the symbolic link {display(link, limit=200)}"
+            raise Refusal(
+                "PROTECTED_PATH",
+                f"{path} may not be changed by a patch: {named} leads there from where editors, agents or git look for "
+                "what they run by themselves. Nothing was written.",
+                next_step="Ask the operator to look at the link, and to remove it or replace it by what it leads to.",
+                details={"path": path},
+            )
 
 
 def _version(root: Root, path: str) -> str:
