@@ -2,8 +2,8 @@
 
 Whoever may write one of these files chooses what runs, outside every sandbox, the next time a
 person opens the directory, an agent starts in it, or git does its work. Globs are of the .gitignore
-kind; a leading slash means the root of the workspace. Letter case never matters. Git directories
-are not here: they are known by content too, and follow the setting `git`.
+kind; a leading slash means the root of the workspace, no slash any place in it. Letter case never
+matters. Git directories are not here: they are known by content too, and follow the setting `git`.
 """
 
 from __future__ import annotations
@@ -56,8 +56,11 @@ PROTECTED: Final[tuple[str, ...]] = (
     "/.gitmodules",
     "/.githooks/",
     "/.husky/",
-    # Mercurial: hooks in its configuration, and which repository it goes by
-    "/.hg/",
+    # Mercurial, Sapling, Jujutsu: hooks and tools in their configuration, and which repository they go by; wherever
+    # they lie, as they count for whoever is below them
+    ".hg/",
+    ".sl/",
+    ".jj/",
 )
 
 

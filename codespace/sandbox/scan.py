@@ -134,7 +134,8 @@ class _Scan:
         self._root = root
         self._hidden = _Globs(hidden)
         self._protected = _Globs(protected)
-        self._named = Hidden([*self._hidden.of_names, *self._protected.of_names])
+        names = (*self._hidden.of_names, *self._protected.of_names)
+        self._named = Hidden([glob for glob in names if glob[0] not in _TELLING])  # the others are noticed anyway
         self._git: list[GitDirectory] = []
         self._parts: dict[str, set[str]] = {}
         self._found: dict[str, list[str]] = {
