@@ -89,7 +89,7 @@ class Prepared:
             memory = self.memory if protected == self.protected else None
             found = scan.scan(root, hidden=(), protected=protected, memory=memory)
             after = planted.see(root, found, ways.links, self.plan.writable)
-            return planted.compare(root, self.before, after, self.workspace.hidden_paths)
+            return planted.compare(root, self.before, after, self.workspace.hidden_paths, protected)
 
 
 def _places(workspace: Workspace, root: Root) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import itertools
 import os
 import posixpath
 import stat
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -79,8 +80,9 @@ def committing(root: Root, path: str, workspace: str, named: gitconfig.Found) ->
 
     A linked worktree's own part is open only where its tree lies in the workspace: a command that could change which
     repository another's belongs to would run programs in that one. A repository with a link where git writes stays
-    read-only: what git wrote next would go where the link leads. And so does one whose working tree is elsewhere, which
-    git would not ask its configuration for any more where there is a `commondir`.
+    read-only: what git wrote next would go where the link leads. So does one that takes long to look through for links,
+    and one whose working tree is elsewhere, which git would not ask its configuration for any more where there is a
+    `commondir`.
     """
     below = "" if path == "." else path + "/"
     inside = {place: is_pushed for place, is_pushed in named.items() if _is_open(place, path, below)}
@@ -106,10 +108,14 @@ def _is_open(place: str, path: str, below: str) -> bool:
 
 def links(root: Root, path: str) -> Iterator[str]:
     """Yield the links in a repository, and what cannot be looked into: but for where no command writes, and for its
-    data. Raises: OSError for a shortage."""
+    data. One that takes long stands for what was not looked at of it. Raises: OSError for a shortage."""
     without = {posixpath.join(path, name) for name in (*RULING, *_DATA)}
+    until = time.monotonic() + limits.SANDBOX_SCAN_SECONDS
     left = [path]
     while left:
+        if time.monotonic() > until:
+            yield path
+            return
         directory = left.pop()
         try:
             entries = _listed(root, directory)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from codespace.beneath import Hidden, Root
 from codespace.sandbox import git
-from codespace.sandbox.scan import Inventory
+from codespace.sandbox.scan import Inventory, is_git_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +70,29 @@ def _links_outside(repositories: Sequence[str]) -> Iterator[str]:
             yield from (posixpath.normpath(posixpath.join(directory, link)) for link in git.links(repository, "."))
 
 
-def compare(root: Root, before: Sight, after: Sight, hidden: Sequence[str]) -> list[Planted]:
+def compare(
+    root: Root, before: Sight, after: Sight, hidden: Sequence[str], protected: Sequence[str] = ()
+) -> list[Planted]:
     """Return what is there after a run and was not before; the loud first.
 
     Args:
         after: Seen without regard to what is hidden: what the run itself has made under such a name counts.
         hidden: Globs of what no command may see. What was there under one was covered, so the run has not made it, and
             its name is nobody's to know.
+        protected: Globs in force: of a closed directory, its name says whether anything is looked for in it.
     """
     entered = after.submodules.entered - before.submodules.entered
     closed = {*after.inventory.unreadable} - {*before.inventory.unreadable}
     found = (_running(after) - _running(before)) | entered | closed
     covers = Hidden(hidden).covers
+    ways = Hidden([f"/{name}" for glob in protected if "**" not in (name := glob.strip("/").partition("/")[0])])
+
+    def is_loud(path: str) -> bool:
+        opened = path not in closed or path == "." or is_git_name(posixpath.basename(path)) or ways.covers_folded(path)
+        return path in entered or (opened and _is_next(path, after))
+
     planted = [
-        Planted(path, path in entered or _is_next(path, after), path in closed)
+        Planted(path, is_loud(path), path in closed)
         for path in found
         if not _was_covered(root, path, before.covered, covers)
     ]

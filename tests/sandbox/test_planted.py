@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 from pathlib import Path
 
 import pytest
 
-from codespace.sandbox import box, foreground
+from codespace import limits
+from codespace.sandbox import box, foreground, git
 from codespace.sandbox.plan import HOME
 
 from .cage import PATH, Cage
@@ -219,6 +221,18 @@ def test_a_directory_that_a_run_closed_is_told_as_it_may_hold_what_an_editor_run
     assert cage.run(["/bin/sh", "-c", "chmod 755 .vscode; true"], protected=PROTECTED).planted == ()
 
 
+@pytest.mark.parametrize(
+    ("place", "is_loud"), [("build", False), (".vscode", True), (".VSCode", True), (".claude", True), (".git", True)]
+)
+def test_a_closed_directory_is_told_as_loud_where_its_name_is_one_that_the_host_looks_for(
+    cage: Cage, place: str, is_loud: bool
+) -> None:
+    done = cage.run(["/bin/sh", "-c", f"mkdir {place}; chmod 311 {place}"], protected=PROTECTED)
+    is_told = cage.uid != 0 or place in (".claude", ".git")  # nothing is closed to root
+    assert (done.planted, done.loud) == ((place,) if is_told else (), (place,) if is_told and is_loud else ())
+    (cage.root / place).chmod(0o755)
+
+
 # --- links ---
 
 
@@ -233,6 +247,15 @@ def test_a_link_on_the_way_to_what_is_protected_is_told_and_what_it_leads_to_is_
     assert (cage.root / ".vscode/tasks.json").read_text() == "evil\n"
     assert run("rm .vscode; ln -s build .vscode") == ("build/tasks.json",)
     assert run("echo evil >build/tasks.json") == ()
+    assert (cage.root / ".vscode/tasks.json").read_text() == "fine\n"
+
+
+def test_a_link_that_leads_to_the_root_protects_what_lies_there(cage: Cage) -> None:
+    def run(script: str) -> tuple[str, ...]:
+        return cage.run(["/bin/sh", "-c", f"{{ {script}; }} 2>/dev/null"], protected=PROTECTED).planted
+
+    assert run("echo fine >tasks.json; ln -s . .vscode") == (".vscode", "tasks.json")
+    assert run("echo evil >tasks.json") == ()
     assert (cage.root / ".vscode/tasks.json").read_text() == "fine\n"
 
 
@@ -272,3 +295,29 @@ def test_a_link_that_a_command_leaves_in_a_bare_repository_is_told(repository: C
     assert chosen.sh("true").planted == ()
     repository.plainly(["git", "-C", "stores/bare", "fetch", "-q", "../.."])  # the control: this is what it is told for
     assert profile.read_text() != "mine\n"
+
+
+@pytest.mark.parametrize("lies_outside", [False, True])
+def test_a_repository_that_takes_long_to_look_through_for_links_is_read_only_and_told(
+    repository: Cage, monkeypatch: pytest.MonkeyPatch, lies_outside: bool
+) -> None:
+    """A command can make as many directories as it likes where it may commit."""
+    place, chosen = ".git", repository.having(git="commit")
+    if lies_outside:
+        place, tree = f"{repository.base}/home/project/.git", repository.base / "tree"
+        for words in (["clone", "-q", ".", place[:-5]], ["-C", place[:-5], "worktree", "add", "-q", str(tree)]):
+            assert repository.plainly(["git", *IDENTITY, *words]).code == 0
+        chosen = chosen.having(root=str(tree))
+
+    class Clock:
+        """It goes on by the hundredth part of the time for a look, each time that it is looked at."""
+
+        monotonic = itertools.count(0, limits.SANDBOX_SCAN_SECONDS / 100).__next__
+
+    monkeypatch.setattr(git, "time", Clock)
+    assert chosen.sh(commit("commit -q --allow-empty -m second")).planted == ()
+    done = chosen.sh(f"cd {place}/refs && mkdir $(seq 120)")
+    assert (done.code, done.planted) == (0, (place,) if lies_outside else ())
+    assert chosen.sh(commit("commit -q --allow-empty -m third")).code != 0
+    repository.plainly(["sh", "-c", f"rmdir {place}/refs/[0-9]*"])
+    assert chosen.sh(commit("commit -q --allow-empty -m third")).code == 0
