@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from codespace import limits
-from codespace.sandbox import box, foreground, git
+from codespace.beneath import Root
+from codespace.sandbox import box, detours, foreground, git
 from codespace.sandbox.plan import HOME
 
 from .cage import PATH, Cage
@@ -257,6 +258,19 @@ def test_a_link_that_leads_to_the_root_protects_what_lies_there(cage: Cage) -> N
     assert run("echo fine >tasks.json; ln -s . .vscode") == (".vscode", "tasks.json")
     assert run("echo evil >tasks.json") == ()
     assert (cage.root / ".vscode/tasks.json").read_text() == "fine\n"
+
+
+def test_where_a_link_leads_in_a_directory_that_can_be_entered_but_not_listed_is_known(cage: Cage) -> None:
+    """An editor opens what it knows the name of, and patches go by this."""
+    cage.folder(".vscode").chmod(0o311)
+    os.symlink("../build/t", cage.root / ".vscode/tasks.json")
+
+    def look() -> dict[str, str]:
+        with Root.open(str(cage.root)) as root:
+            return detours.behind(root, PROTECTED)
+
+    assert cage.does(look) == {"/build/t": ".vscode/tasks.json"}
+    (cage.root / ".vscode").chmod(0o755)
 
 
 def test_a_link_of_the_operators_on_the_way_leaves_commands_their_work(cage: Cage) -> None:
