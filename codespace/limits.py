@@ -427,6 +427,9 @@ RECOVERY_SECONDS: Final = 20.0
 # For settling what dead daemons left; the doors open after it, whatever is left.
 STOP_SECONDS: Final = 10.0
 # For processes to end and patches to finish once the doors are closed.
+GOODBYE_SECONDS: Final = 5.0
+# For recording the end of a daemon, a wait for another daemon's write included. Work that was cut off takes some
+# seconds before it, and the watchdog comes behind both.
 WATCHDOG_SECONDS: Final = 25.0
 # The hard deadline of a whole stop, doors and helpers included; the process is ended after it.
 
@@ -522,6 +525,9 @@ LISTENER_BACKLOG: Final = 128
 # --- doors ---
 REQUEST_BYTES: Final = 32 * 1_048_576
 # Largest single message: a patch of PATCH_BYTES whose every line break and quote is escaped fits twice.
+MESSAGE_VALUES: Final = 50_000
+# Most values in the lists and objects of one message, each an object of the reader's: a tenth of a second of its time,
+# where 32 MiB of empty lists took half a minute and 2 GiB. The largest call has a tenth: a command of COMMAND_ITEMS words.
 CONCURRENT_CALLS: Final = 256
 # Most tool calls under way at once through one door: far over a busy agent, far under what memory allows.
 UNKNOWN_ARGUMENTS: Final = 100

@@ -17,7 +17,8 @@ from codespace import limits
 
 Message = MutableMapping[str, Any]
 
-_ID: Final = rb'(?:-?\d+|"(?:[^"\\]|\\.)*")'
+_ID: Final = rb'(?:-?\d++|"(?:[^"\\]++|\\.)*+")'
+# Possessive: what could be gone back to is kept for every letter, 4 GiB for an id as long as a request may be.
 _ANSWER: Final = rb'\{"jsonrpc":"2\.0","id":' + _ID + rb',"(?:result|error)":[^\r\n]*'
 _EVENT: Final = re.compile(rb"(?:event: message\r\n)?data: (" + _ANSWER + rb")\r\n\r\n")
 """One event that is a response: a request of the server's names its method after its id."""

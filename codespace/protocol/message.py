@@ -1,7 +1,9 @@
 """What one line or one posted body says: a message for the SDK, or what is to be answered where it is none.
 
 The SDK leaves a line that is no JSON-RPC unanswered, and takes a request whose id is neither text nor integer for a
-notification; its client would wait for ever. Both doors read by this, so that both answer alike.
+notification; its client would wait for ever. Both doors read by this, so that both answer alike. And it makes objects
+of whatever it reads: a message of `[],[],` within the bounds of its length would take ninety times as much memory,
+and half a minute in which nobody else is served.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ import mcp_types as types
 from mcp_types import jsonrpc_message_adapter
 from pydantic import ValidationError
 
-_NUMBER: Final = rb"(-?\d{1,18})(?![\d.eE])"
+from codespace import limits
+
+_NUMBER: Final = rb"(-?(?:0|[1-9]\d{0,17}))(?![\w.])"
 # One that goes on is another number, and its beginning may be the id of another request.
 _TEXT: Final = rb'"([^"\\]{1,200})"'
 _ID: Final = rb'"id"\s*:\s*(?:' + _NUMBER + rb"|" + _TEXT + rb")"
@@ -33,7 +37,11 @@ class NoMessage(Exception):
 
 
 def read(data: bytes) -> types.JSONRPCMessage:
-    """Return the one message that `data` is. Raises: NoMessage."""
+    """Return the one message that `data` is. Raises: NoMessage. Source: limits.MESSAGE_VALUES."""
+    if _has_too_many_values(data):
+        raise NoMessage(
+            _answer_to(data, types.INVALID_REQUEST, f"The message has over {limits.MESSAGE_VALUES} values.")
+        )
     try:
         message = jsonrpc_message_adapter.validate_json(data, by_name=False)
     except ValidationError as problem:
@@ -55,13 +63,41 @@ def seen_id(head: bytes, tail: bytes) -> types.RequestId | None:
     found = _ID_FIRST.match(head) or _ID_LAST.search(tail)
     if found is None:
         return None
-    return int(found[1]) if found[1] else found[2].decode("utf-8", "replace")
+    return int(found[1]) if found[1] else _text(found[2])
+
+
+def _text(id: bytes) -> str | None:
+    try:
+        return id.decode()
+    except UnicodeDecodeError:  # nothing that was sent is called by what it would be replaced with
+        return None
 
 
 def _unreadable(data: bytes, problem: ValidationError) -> types.JSONRPCError:
     first = problem.errors(include_url=False, include_context=False, include_input=False)[0]
     code = types.PARSE_ERROR if first["type"] == "json_invalid" else types.INVALID_REQUEST
-    return refusal(seen_id(data[:_END_BYTES], data[-_END_BYTES:]), code, "This is no JSON-RPC message.")
+    return _answer_to(data, code, "This is no JSON-RPC message.")
+
+
+def _answer_to(data: bytes, code: int, why: str) -> types.JSONRPCError:
+    return refusal(seen_id(data[:_END_BYTES], data[-_END_BYTES:]), code, why)
+
+
+def _has_too_many_values(data: bytes) -> bool:
+    """Return whether a message has more values, in lists and objects, than limits.MESSAGE_VALUES.
+
+    Counted by commas and brackets that are in no text: one of them stands before each value.
+    """
+    if len(data) <= limits.MESSAGE_VALUES or _values(data) <= limits.MESSAGE_VALUES:  # with those in texts
+        return False
+    unescaped = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if unescaped.count(b'"') > 4 * limits.MESSAGE_VALUES:  # a text is a value or its name; a split would make as many
+        return True
+    return sum(map(_values, unescaped.split(b'"')[::2])) > limits.MESSAGE_VALUES
+
+
+def _values(data: bytes) -> int:
+    return data.count(b",") + data.count(b"[") + data.count(b"{")
 
 
 def _asks_for_an_answer(data: bytes) -> bool:

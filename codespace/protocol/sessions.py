@@ -27,6 +27,7 @@ IDENTITY: Final = "codespace.identity"
 """Key of the ASGI scope under which the door says who was let in: a name, never a token."""
 _SESSION: Final = b"mcp-session-id"
 _REVISION: Final = b"mcp-protocol-version"
+_RESUMED: Final = b"last-event-id"
 
 
 class Sessions:
@@ -40,7 +41,11 @@ class Sessions:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one HTTP request; a session answers only the identity that opened it."""
         token = AccessToken(token="-", client_id=scope[IDENTITY], scopes=[])  # noqa: S106 - no token: a name
-        scope = {**scope, "user": AuthenticatedUser(token)}
+        # No event has an id here, and to one that is asked for the SDK gives no answer at all.
+        headers = [(name, value) for name, value in scope["headers"] if name != _RESUMED]
+        scope = {**scope, "user": AuthenticatedUser(token), "headers": headers}
+        if _is_early(scope) and _session(scope) is None:
+            send = _nameless(send)
         if scope["method"] != "POST":
             await self._manager.handle_request(scope, receive, send)
             return
@@ -54,7 +59,7 @@ class Sessions:
 
     async def _post(self, scope: Any, message: types.JSONRPCMessage, receive: Any, send: Any) -> None:
         """Serve a message. Raises: NoMessage where it asks under an id whose answer is under way."""
-        if _opens_a_session(scope):
+        if _opens_a_session(scope, message):
             await self._make_room()
         session = _session(scope)
         if session is None or not isinstance(message, types.JSONRPCRequest):
@@ -149,17 +154,33 @@ async def _answer(send: Any, answer: types.JSONRPCError) -> None:
     await send({"type": "http.response.body", "body": content})
 
 
-def _opens_a_session(scope: Any) -> bool:
+def _nameless(send: Any) -> Any:
+    """Return the `send` of a request without a session: what refuses to open one names none."""
+
+    async def tell(part: Any) -> None:
+        if part["type"] == "http.response.start" and part["status"] >= 400:
+            part = {**part, "headers": [(name, value) for name, value in part["headers"] if name.lower() != _SESSION]}
+        await send(part)
+
+    return tell
+
+
+def _opens_a_session(scope: Any, message: types.JSONRPCMessage) -> bool:
     """Return whether the SDK will open one for what is posted: later revisions have none."""
-    return _is_early(scope) and _SESSION not in dict(scope["headers"])
+    asks = isinstance(message, types.JSONRPCRequest) and message.method == "initialize"
+    return asks and _is_early(scope) and _session(scope) is None
 
 
 def _session(scope: Any) -> bytes | None:
     """Return the name of the session that a request belongs to; later revisions have none."""
-    name: bytes | None = dict(scope["headers"]).get(_SESSION)
-    return name if _is_early(scope) else None
+    return _header(scope, _SESSION) if _is_early(scope) else None
 
 
 def _is_early(scope: Any) -> bool:
-    revision = dict(scope["headers"]).get(_REVISION)
+    revision = _header(scope, _REVISION)
     return revision is None or revision.decode("latin-1") in HANDSHAKE_PROTOCOL_VERSIONS
+
+
+def _header(scope: Any, wanted: bytes) -> bytes | None:
+    """Return the first of that name, as the SDK does: of two it would go by another one."""
+    return next((value for name, value in scope["headers"] if name == wanted), None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -94,3 +96,22 @@ async def test_whatever_comes_before_a_large_answer_keeps_it_a_stream(first: byt
     for part in parts:
         await large(part)
     assert sent == [START, *parts]
+
+
+@pytest.mark.parametrize("letter", ["x", '"'])
+async def test_an_answer_to_a_long_id_is_looked_at_in_little_memory(letter: str) -> None:
+    written = json.dumps({"jsonrpc": "2.0", "id": letter * 1_000_000, "result": {}}, separators=(",", ":")).encode()
+    event = b"event: message\r\ndata: " + written + b"\r\n\r\n"
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    large = Unstreamed(send)
+    await large(START)
+    tracemalloc.start()
+    await large({"type": "http.response.body", "body": event, "more_body": True})
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert sent[1]["body"] == written
+    assert most < 4 * len(event)  # to keep what could be gone back to takes 140 bytes for a letter

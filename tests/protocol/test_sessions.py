@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +24,8 @@ INITIALIZE = {
     "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}},
 }
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+MANY = PING | {"params": {"x": [0] * (limits.MESSAGE_VALUES + 1)}}
+CANCEL = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
 
 
 @dataclass
@@ -42,14 +44,16 @@ async def post(
     session: str | None = None,
     revision: str = "",
     at_end: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
+    method: str = "POST",
+    accept: bytes = b"application/json, text/event-stream",
 ) -> Answer:
     """Send one request as the door would pass it on; `at_end` is awaited where its answer is whole."""
-    headers = [(b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream")]
+    headers = [(b"content-type", b"application/json"), (b"accept", accept)]
     if revision:
         headers.append((b"mcp-protocol-version", revision.encode()))
     if session is not None:
         headers.append((b"mcp-session-id", session.encode()))
-    scope = {"type": "http", "method": "POST", "path": "/mcp", "query_string": b"", "headers": headers}
+    scope = {"type": "http", "method": method, "path": "/mcp", "query_string": b"", "headers": headers}
     bodies = [json.dumps(message).encode()]
     sent: list[Any] = []
 
@@ -127,10 +131,45 @@ async def test_sessions_are_limited_in_number_and_none_in_use_is_ended() -> None
         nursery.cancel_scope.cancel()
 
 
-async def listen(sessions: Sessions, session: str | None) -> None:
+async def test_a_refusal_to_who_has_no_session_names_none() -> None:
+    async with served() as sessions:
+        for method, message in (("POST", PING), ("POST", CANCEL), ("GET", ""), ("DELETE", ""), ("PUT", "")):
+            answer = await post(sessions, message, identity="bearer", method=method)
+            assert (answer.status, answer.session) == (405 if method == "PUT" else 400, None)
+        refused = await post(sessions, INITIALIZE, identity="bearer", accept=b"text/html")
+        assert (refused.status, refused.session) == (406, None)
+        opened = await post(sessions, INITIALIZE, identity="bearer")
+        assert opened.session is not None
+        again = await post(sessions, PING, identity="bearer", session=opened.session, accept=b"text/html")
+        assert (again.status, again.session) == (406, opened.session)
+
+
+async def test_who_opens_no_session_takes_nobodys_place() -> None:
+    async with served() as sessions:
+        opened = [await post(sessions, INITIALIZE, identity="bearer") for _ in range(limits.HTTP_SESSIONS)]
+        await post(sessions, PING, identity="bearer")
+        await post(sessions, CANCEL, identity="bearer")
+        for each in opened:
+            assert (await post(sessions, PING, identity="bearer", session=each.session)).status == 200
+
+
+async def test_a_stream_that_is_to_be_resumed_begins_anew() -> None:
+    async with served() as sessions, trio.open_nursery() as nursery:
+        opened = await post(sessions, INITIALIZE, identity="bearer")
+        began = trio.Event()
+        resumed = [(b"last-event-id", b"5")]
+        nursery.start_soon(listen, sessions, opened.session, resumed, began)
+        with trio.fail_after(30):
+            await began.wait()
+        nursery.cancel_scope.cancel()
+
+
+async def listen(
+    sessions: Sessions, session: str | None, more: Sequence[tuple[bytes, bytes]] = (), began: trio.Event | None = None
+) -> None:
     """Hold the stream open on which a session's client only listens."""
     assert session is not None
-    headers = [(b"accept", b"text/event-stream"), (b"mcp-session-id", session.encode())]
+    headers = [(b"accept", b"text/event-stream"), (b"mcp-session-id", session.encode()), *more]
     scope = {"type": "http", "method": "GET", "path": "/mcp", "query_string": b"", "headers": headers}
 
     bodies = [b""]
@@ -143,6 +182,8 @@ async def listen(sessions: Sessions, session: str | None) -> None:
 
     async def send(message: Any) -> None:
         assert message.get("status", 200) == 200
+        if began is not None:
+            began.set()
         await trio.lowlevel.checkpoint()
 
     await sessions(scope | {IDENTITY: "bearer", "http_version": "1.1"}, receive, send)
@@ -161,7 +202,12 @@ async def test_an_id_that_is_neither_text_nor_integer_is_refused_and_not_taken_f
 async def test_what_is_no_message_is_answered_alike_in_every_era() -> None:
     async with served() as sessions:
         opened = await post(sessions, INITIALIZE, identity="bearer")
-        for body, error in (([PING], (None, -32600)), (PING | {"method": 5}, (1, -32600)), ("", (None, -32600))):
+        for body, error in (
+            ([PING], (None, -32600)),
+            (PING | {"method": 5}, (1, -32600)),
+            ("", (None, -32600)),
+            (MANY, (1, -32600)),
+        ):
             early = await post(sessions, body, identity="bearer", session=opened.session)
             late = await post(sessions, body, identity="bearer", revision="2026-07-28")
             assert (early.status, early.error) == (late.status, late.error) == (400, error)
@@ -181,8 +227,7 @@ async def test_an_id_that_is_under_way_is_refused_until_its_answer_is_given() ->
             assert (again.status, again.error) == (400, (id, -32600))
         assert (await post(sessions, PING | {"id": 2}, identity="bearer", session=opened)).status == 200
         assert (await post(sessions, PING, identity="bearer", session=other)).status == 200
-        cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
-        await post(sessions, cancel, identity="bearer", session=opened)
+        await post(sessions, CANCEL, identity="bearer", session=opened)
         with trio.fail_after(30):
             while not answers:
                 await trio.testing.wait_all_tasks_blocked()
