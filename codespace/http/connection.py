@@ -14,7 +14,8 @@ from weakref import WeakKeyDictionary
 import h11
 import hypercorn.trio.run
 import structlog
-from hypercorn.events import Closed
+import trio
+from hypercorn.events import Closed, Event
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.protocol.ws_stream import WSStream
 from hypercorn.trio.tcp_server import TCPServer
@@ -66,6 +67,13 @@ class Connection(TCPServer):
             log.warning("a connection ended by a fault", faults=sorted({type(each).__name__ for each in _flat(faults)}))
         finally:
             others.pop(self, None)
+
+    async def protocol_send(self, event: Event) -> None:
+        """Send what there is to say. Where the client has left meanwhile, there is nobody to say it to."""
+        try:
+            await super().protocol_send(event)
+        except trio.BusyResourceError:  # who reads has noticed it at this moment, and is closing
+            await self.protocol.handle(Closed())
 
     async def _read_data(self) -> None:
         offered = self.protocol

@@ -2,6 +2,7 @@
 
 Attack, mitigation, reason:
 - a page whose name was rebound to this machine sends its own name as Host: 421, on every route;
+- a target that is no path (`http://there/inbox`), in which what lies behind would find one that was not looked at: 400;
 - a page of another origin, or a form post, sends its Origin: 403, on every route;
 - a local program without the token: 401, compared in constant time;
 - an MCP client that would steer or grant for its operator: /inbox has a token of its own, and is not there
@@ -95,6 +96,8 @@ class Guard:
             return self._console_refusal(scope, headers)
         if _text(_only(headers, b"host")).lower() not in self._rules.hosts:
             return 421, "this name is not served here; the operator can allow it in CODESPACE_ALLOWED_HOSTS"
+        if not scope["path"].startswith("/"):
+            return 400, "the target of a request is a path here"
         if _has(headers, b"origin") and _text(_only(headers, b"origin")).lower() not in self._rules.origins:
             return 403, "requests from pages of other origins are refused"
         if self._digest is None and any(name.startswith(_FORWARDED) for name, _ in headers):

@@ -148,3 +148,42 @@ async def test_a_client_gets_in_while_strangers_fill_every_place_again_and_again
             for _ in range(20):
                 assert (await client.list_tools()).tools
         nursery.cancel_scope.cancel()
+
+
+async def test_a_client_that_leaves_while_it_is_answered_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    async with open_door() as door:
+        begun = raw("POST", "/healthz", door, content_length=str(limits.CONSOLE_FORM_BYTES + 1))
+        for _ in range(100):  # every fourth answer begins in the moment in which its connection is being closed
+            async with await door.connect() as stream:
+                await stream.send_all(begun)
+        assert await is_served(door)
+    assert caplog.records == []
+
+
+async def test_an_upload_that_is_too_large_is_refused_while_it_comes(caplog: pytest.LogCaptureFixture) -> None:
+    async with open_door() as door:
+        for _ in range(10):
+            async with await door.connect() as stream, trio.open_nursery() as nursery:
+                head = raw("POST", "/healthz", door, transfer_encoding="chunked")
+                nursery.start_soon(pour, stream, head, b"10000\r\n" + b"x" * 65_536 + b"\r\n")
+                with trio.fail_after(60):
+                    assert await status_of(stream) == 413
+                nursery.cancel_scope.cancel()
+    assert caplog.records == []
+
+
+async def pour(stream: trio.SocketStream, head: bytes, again: bytes) -> None:
+    try:
+        await stream.send_all(head)
+        while True:
+            await stream.send_all(again)
+    except trio.BrokenResourceError:
+        pass
+
+
+@pytest.mark.parametrize("target", ["?x=1", "http://[", "http://127.0.0.1/healthz", "*", "x", "127.0.0.1:80"])
+async def test_a_target_that_is_no_path_is_refused(target: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with open_door() as door, await door.connect() as stream:
+        await stream.send_all(raw("GET", target, door))
+        assert await status_of(stream) == 400
+    assert caplog.records == []
