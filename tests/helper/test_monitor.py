@@ -180,7 +180,8 @@ class Keeper:
         try:
             data = json.dumps(order).encode() + b"\n"
             sent = socket.send_fds(line.control, [data], [null, writing, writing, directory])
-            line.control.sendall(data[sent:])
+            if sent < len(data):  # a command may have ended by now: nobody would take even nothing
+                line.control.sendall(data[sent:])
         finally:
             for descriptor in (null, writing, directory):
                 os.close(descriptor)
