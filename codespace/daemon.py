@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -160,9 +160,10 @@ async def _open_gateway(
     chain = Audit(wall_clock, instances.own.id)
     ledger = Ledger(store, wall_clock, instances.own.id, chain)
     with closing(Occupancy(Neighbours(ledger, instances.own.id).occupant)) as occupancy:
-        async with _open_drivers() as drivers:
+        async with AsyncExitStack() as behind, _open_drivers() as drivers:
             house = _wire(settings, store, chain, ledger, occupancy, instances, runner, drivers, wall_clock, exposed)
             await house.start(drivers)
+            behind.push_async_callback(house.say_goodbye)
             try:
                 yield house.daemon
             finally:
@@ -213,11 +214,26 @@ class _House:
         drivers.start_soon(prune, self.runner, self.ledger, settings.snapshot_bytes, settings.snapshot_age_seconds)
 
     async def stop(self) -> None:
-        """End commands, wait for patches and holds, and record the end. Cancel: the next start settles the rest."""
+        """End commands, wait for patches and holds, and end grants. Cancel: the next start settles the rest."""
         await self.execution.end_all(limits.STOP_GRACE_SECONDS)
         await self.patching.wait_idle()
         await self.holds.wait_idle()
-        await _say_goodbye(self.store, self.ledger, self.grants, self.recovery, self.instance_id)
+        try:
+            await self.grants.end_with(self.instance_id)
+        except Refusal as refusal:
+            log.warning("grants could not be ended with the daemon", instance=self.instance_id, code=refusal.code)
+
+    async def say_goodbye(self) -> None:
+        """Record the end of the daemon, behind all that its drivers recorded, also where they had to be cut off."""
+        # Protects the record. Where the database takes none, the next start takes this daemon for dead: as good.
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.GOODBYE_SECONDS) as goodbye:
+            try:
+                await _note(self.store, self.ledger, self.instance_id, "stopped")
+                await self.recovery.end()
+            except Refusal as refusal:
+                log.warning("the end of the daemon could not be recorded", instance=self.instance_id, code=refusal.code)
+        if goodbye.cancelled_caught:
+            log.warning("the end of the daemon could not be recorded in time", instance=self.instance_id)
 
 
 def _wire(
@@ -325,16 +341,6 @@ async def _open_drivers() -> AsyncIterator[trio.Nursery]:
             yield opened[0]
         finally:
             protection.cancel()
-
-
-async def _say_goodbye(store: Store, ledger: Ledger, grants: Grants, recovery: Recovery, instance_id: str) -> None:
-    """Record the end. Where the database is away the next start takes this daemon for dead, which is as good."""
-    try:
-        await grants.end_with(instance_id)
-        await _note(store, ledger, instance_id, "stopped")
-        await recovery.end()
-    except Refusal as refusal:
-        log.warning("the end of the daemon could not be recorded", instance=instance_id, code=refusal.code)
 
 
 async def _kept_diff(ledger: Ledger, instances: Instances, runner: Runner, operation_id: str, cursor: int) -> DiffPage:
