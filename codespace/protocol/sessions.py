@@ -58,10 +58,11 @@ class Sessions:
             await _answer(send, problem.answer)
 
     async def _post(self, scope: Any, message: types.JSONRPCMessage, receive: Any, send: Any) -> None:
-        """Serve a message. Raises: NoMessage where it asks under an id whose answer is under way."""
-        if _opens_a_session(scope, message):
-            await self._make_room()
+        """Serve a message. Raises: NoMessage where it asks under an id whose answer is under way, or in no session."""
         session = _session(scope)
+        if session is None and _is_early(scope):
+            _require_opening(message)
+            await self._make_room()
         if session is None or not isinstance(message, types.JSONRPCRequest):
             await self._manager.handle_request(scope, receive, Unstreamed(send))
             return
@@ -165,10 +166,12 @@ def _nameless(send: Any) -> Any:
     return tell
 
 
-def _opens_a_session(scope: Any, message: types.JSONRPCMessage) -> bool:
-    """Return whether the SDK will open one for what is posted: later revisions have none."""
-    asks = isinstance(message, types.JSONRPCRequest) and message.method == "initialize"
-    return asks and _is_early(scope) and _session(scope) is None
+def _require_opening(message: types.JSONRPCMessage) -> None:
+    """Refuse what is asked without a session, but for the one request that opens one. Raises: NoMessage."""
+    if isinstance(message, types.JSONRPCRequest) and message.method == "initialize":
+        return
+    id = message.id if isinstance(message, types.JSONRPCRequest) else None
+    raise NoMessage(refusal(id, types.INVALID_REQUEST, "The id of the session is missing: `initialize` opens one."))
 
 
 def _session(scope: Any) -> bytes | None:

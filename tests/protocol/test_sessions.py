@@ -147,8 +147,8 @@ async def test_a_refusal_to_who_has_no_session_names_none() -> None:
 async def test_who_opens_no_session_takes_nobodys_place() -> None:
     async with served() as sessions:
         opened = [await post(sessions, INITIALIZE, identity="bearer") for _ in range(limits.HTTP_SESSIONS)]
-        await post(sessions, PING, identity="bearer")
-        await post(sessions, CANCEL, identity="bearer")
+        assert (await post(sessions, PING, identity="bearer")).error == (1, -32600)
+        assert (await post(sessions, CANCEL, identity="bearer")).error == (None, -32600)
         for each in opened:
             assert (await post(sessions, PING, identity="bearer", session=each.session)).status == 200
 
