@@ -106,19 +106,21 @@ class Admission:
         return await self._holds.run_once(hold, lambda: driver.perform(request, hold))
 
     async def refuse_another_directory(self, hold: Hold, workspace: Workspace) -> None:
-        """Refuse a hold of another root than the workspace's id names here.
+        """Refuse a hold of another root than the workspace's id names here, and one of which nobody knows it any more.
 
         Raises: Refusal APPROVAL_CONFLICT.
         """
         if hold.root is None and hold.body is not None:  # of before it was kept: the request itself still says it
             is_here = await self._fingerprints.take(hold.tool, workspace, hold.body) == hold.fingerprint
         else:
-            is_here = hold.root in (None, workspace.root)
+            is_here = hold.root == workspace.root
         if is_here:
             return
+        lost = hold.root is None and hold.body is None
+        problem = "ended when its directory was not kept yet, so it may be" if lost else "is"
         raise Refusal(
             "APPROVAL_CONFLICT",
-            f"The hold is for another directory than workspace {workspace.id} is here; nothing was done.",
+            f"The hold {problem} for another directory than workspace {workspace.id} is here; nothing was done.",
             approval_id=hold.id,
         )
 

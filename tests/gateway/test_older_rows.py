@@ -76,3 +76,20 @@ async def test_a_hold_that_ran_before_its_directory_was_kept_is_of_the_directory
     async with open_store(path) as store:
         found = await store.read(lambda db: hold.ended(db, 10))
     assert [(each.id, each.root) for each in found] == [("appr-denied", None), ("appr-consumed", "/of/the/patch")]
+
+
+async def test_a_hold_that_ended_before_its_directory_was_kept_is_told_to_its_operator_alone() -> None:
+    async with open_bench(approvals="confirm") as bench:
+        with pytest.raises(Refusal) as held:
+            await bench.call("apply_patch", patch=PATCH)
+        approval_id = held.value.approval_id
+        await bench.call("approval_resolve", approval_id=approval_id, decision="deny")
+        assert (await bench.call("approval_status", approval_id=approval_id))["state"] == "denied"
+        with closing(sqlite3.connect(bench.daemon.settings.database)) as db, db:
+            db.execute("UPDATE holds SET root = NULL WHERE id = ?", (approval_id,))
+        for tool in ("approval_status", "operation_resume"):
+            with pytest.raises(Refusal) as caught:
+                await bench.call(tool, approval_id=approval_id)
+            assert caught.value.code == "APPROVAL_CONFLICT"
+            assert "ended when its directory was not kept yet" in caught.value.message
+        assert [hold.id for hold in await bench.daemon.operator.decided()] == [approval_id]
