@@ -11,9 +11,10 @@ import errno
 import itertools
 import os
 import posixpath
+import re
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -28,7 +29,10 @@ Mode = Literal["read_only", "commit", "unprotected"]
 RULING: Final = ("hooks", "config", "config.worktree", "modules", "commondir", "remotes", "branches")
 """What decides which programs git runs; read-only also where commands may commit. The last two say where a push goes
 that no configuration says anything of: into a repository with hooks of its own."""
-_DATA: Final = ("objects", "lfs", "annex/objects")
+_DATA: Final = ("objects", "lfs/objects", "annex/objects")
+_PIECES: Final = re.compile(r"/(?:objects/[0-9a-f]{2}|(?:lfs|annex)/objects/[^/]+/[^/]+)")
+"""Directories of a repository's data that hold nothing but pieces under names of their own, which a link in its place
+keeps from being written; there may be very many."""
 NEEDED: Final = ("hooks", "config")
 """Without these a command could make them: there is nothing to mount on. Such a repository stays read-only."""
 GUARD: Final = b".\n"
@@ -108,10 +112,20 @@ def _is_open(place: str, path: str, below: str) -> bool:
 
 def links(root: Root, path: str) -> Iterator[str]:
     """Yield the links in a repository, and what cannot be looked into: but for where no command writes, and for its
-    data. One that takes long stands for what was not looked at of it. Raises: OSError for a shortage."""
-    without = {posixpath.join(path, name) for name in (*RULING, *_DATA)}
+    data one by one. One that takes long stands for what was not looked at of it. Raises: OSError for a shortage."""
+    return _links(root, path, (path,))
+
+
+def links_among_data(root: Root, path: str) -> Iterator[str]:
+    """Yield those of `links` that lie where `scan` does not look: git writes to some names there through a link, and
+    what it keeps lands in any directory that one leads to."""
+    return _links(root, path, (posixpath.join(path, name) for name in _DATA))
+
+
+def _links(root: Root, path: str, starts: Iterable[str]) -> Iterator[str]:
+    without = {posixpath.join(path, name) for name in RULING}
     until = time.monotonic() + limits.SANDBOX_SCAN_SECONDS
-    left = [path]
+    left = list(starts)
     while left:
         if time.monotonic() > until:
             yield path
@@ -129,7 +143,7 @@ def links(root: Root, path: str) -> Iterator[str]:
         places = ((posixpath.join(directory, name), kind) for name, kind in entries)
         kept = [(place, kind) for place, kind in places if place not in without]
         yield from (place for place, kind in kept if kind == "link")
-        left += [place for place, kind in kept if kind == "directory"]
+        left += [place for place, kind in kept if kind == "directory" and not _PIECES.fullmatch(place, len(path))]
 
 
 def _listed(root: Root, directory: str) -> list[tuple[str, str]]:

@@ -35,16 +35,19 @@ class Sight:
     submodules: git.Submodules
     links: frozenset[str]
     """On the way to what is protected, and in repositories that commands may write to though `scan` finds none there:
-    bare ones, and those outside."""
+    in bare ones, in those outside, and among data."""
     covered: frozenset[tuple[int, int]]
     """Device and inode of what was hidden from the command, which can move it with a directory above it."""
 
 
-def see(root: Root, inventory: Inventory, links: Sequence[str], writable: Sequence[str] = ()) -> Sight:
+def see(
+    root: Root, inventory: Inventory, links: Sequence[str], writable: Sequence[str] = (), *, commits: bool
+) -> Sight:
     """Take note of what there is.
 
     Args:
         links: On the way to what is protected.
+        commits: Whether commands may write to repositories below the root.
         writable: Repositories outside of the root that a command could write to, which it can where none has a link.
     Raises: OSError, Refusal where it cannot be looked at.
     """
@@ -53,15 +56,17 @@ def see(root: Root, inventory: Inventory, links: Sequence[str], writable: Sequen
     return Sight(
         inventory,
         git.submodules(root, inventory),
-        frozenset((*links, *_links_in_bare(root, inventory), *_links_outside(writable))),
+        frozenset((*links, *(_links_inside(root, inventory) if commits else ()), *_links_outside(writable))),
         frozenset(stamp[:2] for stamp in stamps if stamp is not None),
     )
 
 
-def _links_in_bare(root: Root, inventory: Inventory) -> Iterator[str]:
+def _links_inside(root: Root, inventory: Inventory) -> Iterator[str]:
     for found in inventory.git:
         if found.kind == "bare":
             yield from map(posixpath.normpath, git.links(root, found.path))
+        elif found.kind == "directory":
+            yield from git.links_among_data(root, found.path)
 
 
 def _links_outside(repositories: Sequence[str]) -> Iterator[str]:

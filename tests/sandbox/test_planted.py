@@ -335,3 +335,50 @@ def test_a_repository_that_takes_long_to_look_through_for_links_is_read_only_and
     assert chosen.sh(commit("commit -q --allow-empty -m third")).code != 0
     repository.plainly(["sh", "-c", f"rmdir {place}/refs/[0-9]*"])
     assert chosen.sh(commit("commit -q --allow-empty -m third")).code == 0
+
+
+@pytest.mark.parametrize("place", [".git", "stores/bare"])
+@pytest.mark.parametrize(
+    "link",
+    [
+        "objects/info/commit-graph",
+        "objects/info",
+        "objects/pack/multi-pack-index",
+        "objects/info/commit-graphs/commit-graph-chain",
+        "objects/ab",
+        "lfs/objects/ab/cd",
+        "annex/objects/ab/cd",
+    ],
+)
+def test_a_link_that_a_command_leaves_among_the_data_of_a_repository_is_told(
+    repository: Cage, place: str, link: str
+) -> None:
+    assert repository.plainly(["git", "clone", "-q", "--bare", ".", "stores/bare"]).code == 0
+    profile = repository.put(f"{repository.base}/home/.profile", "mine\n")
+    chosen = repository.having(git="commit")
+    above = os.path.dirname(link)
+    script = f"cd {place} && mkdir -p {above} && rm -rf {link} && ln -s {profile} {link}"
+    assert chosen.sh(script).planted == (f"{place}/{link}",)
+    assert chosen.sh(f"echo x >{place}/{above}/more").code != 0  # it is read-only from then on
+    if link == "objects/info/commit-graph":  # the control: this is what it is told for
+        repository.plainly(["git", "-C", place, "gc", "-q"])
+        assert profile.read_bytes() != b"mine\n"
+
+
+def test_data_of_a_repository_is_not_looked_through_one_by_one(
+    repository: Cage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("objects/ab", "lfs/objects/ab/cd", "annex/objects/ab/cd/key"):
+        repository.folder(f".git/{place}")
+    listed: list[str] = []
+    with Root.open(str(repository.root)) as root:
+        opening = root.open_listing
+        monkeypatch.setattr(root, "open_listing", lambda path: listed.append(path) or opening(path))
+        assert list(git.links(root, ".git")) == []
+    data = {path.removeprefix(".git/") for path in listed if "objects" in path}
+    assert data == {
+        "objects",
+        "objects/info",
+        "objects/pack",
+        *(f"{of}/objects{below}" for of in ("lfs", "annex") for below in ("", "/ab")),
+    }
