@@ -117,7 +117,7 @@ class Admission:
         if is_here:
             return
         lost = hold.root is None and hold.body is None
-        problem = "ended when its directory was not kept yet, so it may be" if lost else "is"
+        problem = "is of before its directory was kept, and it has ended: it may be" if lost else "is"
         raise Refusal(
             "APPROVAL_CONFLICT",
             f"The hold {problem} for another directory than workspace {workspace.id} is here; nothing was done.",

@@ -91,5 +91,5 @@ async def test_a_hold_that_ended_before_its_directory_was_kept_is_told_to_its_op
             with pytest.raises(Refusal) as caught:
                 await bench.call(tool, approval_id=approval_id)
             assert caught.value.code == "APPROVAL_CONFLICT"
-            assert "ended when its directory was not kept yet" in caught.value.message
+            assert "is of before its directory was kept" in caught.value.message
         assert [hold.id for hold in await bench.daemon.operator.decided()] == [approval_id]
