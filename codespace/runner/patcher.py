@@ -144,7 +144,7 @@ class Patcher:
         found, after = await self._call(
             workspace, "plan", operation_id, patch=patch, expected_versions=dict(expected_versions)
         )
-        await self._check_links(workspace, found)
+        await self._check_protected(workspace, found)
         self._after[operation_id] = after
         return replace(found, token=operation_id)
 
@@ -162,7 +162,7 @@ class Patcher:
         found, after = await self._call(
             workspace, "plan_undo", operation_id, readable=folder, undone=undone, folder=folder
         )
-        await self._check_links(workspace, found)
+        await self._check_protected(workspace, found)
         self._after[operation_id] = after
         return replace(found, token=operation_id)
 
@@ -288,9 +288,9 @@ class Patcher:
         """Return whether the filesystems patched so far exchange names in one step; None where none was."""
         return self._seat(workspace, None).atomic
 
-    async def _check_links(self, workspace: Workspace, plan: PatchPlan) -> None:
-        """Refuse what a link makes protected. Only the links of this moment count, so it is looked each time."""
-        await self._turns.run(workspace, partial(_refuse_behind_links, workspace, self._roots, plan.files), "the root")
+    async def _check_protected(self, workspace: Workspace, plan: PatchPlan) -> None:
+        """Refuse what is protected by now: a link makes it so, or git's configuration, and both may have come since."""
+        await self._turns.run(workspace, partial(_refuse_protected, workspace, self._roots, plan.files), "the root")
 
     def _seat(self, workspace: Workspace, state_dir: str | None) -> _Seat:
         folder = self._folder if state_dir is None else journals.folder(state_dir)
@@ -447,25 +447,35 @@ def _named_outside(workspace: Workspace, root: Root) -> tuple[str, ...]:
     return () if common is None else gitconfig.places(root, common)
 
 
-def _refuse_behind_links(workspace: Workspace, roots: Roots, paths: Sequence[str]) -> None:
-    """Refuse paths that links lead to from protected ones: an editor reads them by that name. Raises: Refusal."""
+def _refuse_protected(workspace: Workspace, roots: Roots, paths: Sequence[str]) -> None:
+    """Refuse what is protected by now, also where links lead from such paths: an editor reads it by their names.
+
+    The helper has the globs from when it was started, and follows no link. Raises: Refusal.
+    """
     root = roots.of(workspace)
     protected = (*protected_paths(workspace), *(("/.git",) if git_is_protected(workspace) else ()))
     try:
         behind = detours.behind(root, protected)
     except OSError as error:
         raise refusal(error, ".") from error
-    for glob, link in behind.items():
-        covers = Hidden((glob,)).covers_folded
-        for path in filter(covers, paths):
-            named = "a symbolic link" if root.is_hidden(link) else f"the symbolic link {display(link, limit=200)}"
-            raise Refusal(
-                "PROTECTED_PATH",
-                f"{path} may not be changed by a patch: {named} leads there from where editors, agents or git look for "
-                "what they run by themselves. Nothing was written.",
-                next_step="Ask the operator to look at the link, and to remove it or replace it by what it leads to.",
-                details={"path": path},
-            )
+    for globs, link in (*(((glob,), link) for glob, link in behind.items()), (protected, None)):
+        for path in filter(Hidden(globs).covers_folded, paths):
+            raise _protected(path, root, link)
+
+
+def _protected(path: str, root: Root, link: str | None) -> Refusal:
+    why = "git's configuration has git read it, or run what is in it"
+    step = None
+    if link is not None:
+        named = "a symbolic link" if root.is_hidden(link) else f"the symbolic link {display(link, limit=200)}"
+        why = f"{named} leads there from where editors, agents or git look for what they run by themselves"
+        step = "Ask the operator to look at the link, and to remove it or replace it by what it leads to."
+    return Refusal(
+        "PROTECTED_PATH",
+        f"{path} may not be changed by a patch: {why}. Nothing was written.",
+        next_step=step,
+        details={"path": path},
+    )
 
 
 def _version(root: Root, path: str) -> str:

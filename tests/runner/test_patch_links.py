@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from codespace import limits
 from codespace.errors import Refusal
 
 from .test_patcher import Site, opened
@@ -102,3 +103,19 @@ async def test_a_directory_with_a_name_of_many_links_is_looked_at_each_time(tmp_
         await refused(site, "*** Add File: build/run.json", "+x")
         await refused(site, "*** Add File: other", "+x")
         await site.apply("*** Add File: fine", "+x")
+
+
+async def test_what_a_link_makes_git_run_by_now_is_not_a_patchs_to_write_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the account's configuration names was looked up when the helper was started; a link came since."""
+    monkeypatch.setattr(limits, "SANDBOX_ETC_SECONDS", 0)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/.gitconfig").write_text(f"[core]\nhooksPath = {tmp_path}/root/deep/tools/hooks\n")
+    async with opened(tmp_path) as site:
+        await site.plan("*** Add File: build/hooks/pre-commit", "+x")
+        (site.root / "deep").mkdir()
+        (site.root / "deep/tools").symlink_to("../build")
+        await refused(site, "*** Add File: build/hooks/pre-commit", "+x")
+        await site.plan("*** Add File: build/fine", "+x")
