@@ -88,7 +88,9 @@ def listen(line: Line, outcome: int) -> bytes:
         said += block
 
 
-def reap(command: int, coverer: int | None, line: Line, usage: Usage, *, asked: bool) -> tuple[bool, bool]:
+def reap(
+    command: int, coverer: int | None, line: Line, usage: Usage, *, asked: bool, condemned: bool
+) -> tuple[bool, bool]:
     """Reap all that ended; returns (the command ended, nothing is left)."""
     ended = False
     while True:
@@ -99,7 +101,7 @@ def reap(command: int, coverer: int | None, line: Line, usage: Usage, *, asked: 
         if pid == 0:
             return ended, False
         if pid == coverer:
-            if status:  # killed before it could tell
+            if status and not condemned:  # killed before it could tell, and not by us
                 line.tell(event="covered", errno=errno.EIO)
             continue
         usage.add(spent)
@@ -116,13 +118,14 @@ def own(line: Line, command: int, *, layers: int, hang_up: bool, covers: Covers 
     control = line.socket.fileno()
     mounts: int | None = None
     deadline: float | None = None
-    exited = False
+    exited = condemned = False
     heard: set[int] = set()
     while True:
         if mounts in heard:
             line.tell(event="mounts")
         # Before the verbs: what ended by itself is not told as ended by a verb that came too late.
-        ended, gone = reap(command, None if coverer is None else coverer.pid, line, usage, asked=deadline is not None)
+        laying, asked = None if coverer is None else coverer.pid, deadline is not None
+        ended, gone = reap(command, laying, line, usage, asked=asked, condemned=condemned)
         exited = exited or ended
         if gone:
             line.tell(event="gone", usage=usage.report())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import sqlite3
 from collections.abc import AsyncIterator
@@ -52,9 +53,10 @@ def parent(pid: int) -> int:
 
 
 @asynccontextmanager
-async def unending(bench: Bench, *command: str, work_id: str | None = None) -> AsyncIterator[str]:
+async def unending(bench: Bench, work_id: str | None = None) -> AsyncIterator[str]:
     """Run a command that no order reaches, as if it hung in the kernel: the helpers that would kill it are stopped."""
-    asked = {"command": list(command), "wait_seconds": 0, "work_id": work_id}
+    command = ["sleep", f"1000.{secrets.randbelow(10**12):012}"]  # words that nobody else on the machine says
+    asked = {"command": command, "wait_seconds": 0, "work_id": work_id}
     started = await bench.call("exec_command", **asked)
     (pid,) = of_command(" ".join(command))
     monitor = parent(pid)
@@ -82,7 +84,7 @@ def _impatiently(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_stop_does_not_wait_for_a_command_that_hangs_in_the_kernel_and_says_that_it_has_not_ended() -> None:
     async with open_bench(options={"tools": ["work"]}, sandbox=False) as bench:
         work_id = (await bench.call("work_open", title="t"))["work_id"]
-        async with unending(bench, "sleep", "1001", work_id=work_id) as hangs:
+        async with unending(bench, work_id) as hangs:
             with trio.fail_after(60):
                 told = await bench.daemon.inbox.stop(work_id=work_id, text=None)
             assert (told["commands_ended"], told["state"]) == (False, "closing")
@@ -92,7 +94,7 @@ async def test_a_stop_does_not_wait_for_a_command_that_hangs_in_the_kernel_and_s
 @pytest.mark.usefixtures("_impatiently")
 async def test_a_daemon_that_ends_beside_a_command_that_hangs_records_its_own_end_and_no_end_of_that() -> None:
     async with open_bench(sandbox=False) as bench:
-        async with unending(bench, "sleep", "1002") as hangs:
+        async with unending(bench) as hangs:
             with trio.fail_after(60):
                 await bench.stop()
             with connect(bench.daemon.settings.database) as db:

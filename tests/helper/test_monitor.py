@@ -369,7 +369,7 @@ def test_a_rehearsal_that_has_too_few_descriptors_ends_no_monitor(keeper: Keeper
         assert time.monotonic() < deadline
     resource.prlimit(keeper.process.pid, resource.RLIMIT_NOFILE, (few, few))
     _, _, fork = waiting(keeper)
-    while (state := processes.state(fork)) == "R":
+    while (state := processes.state(fork)) in ("R", "D"):  # a page of it may come from the disk
         assert time.monotonic() < deadline
     assert state == "S"
 
@@ -437,11 +437,7 @@ def test_who_waits_to_lay_covers_ends_with_a_command_that_ended_before(keeper: K
     line, output = keeper.ask("/bin/true", covers=NOTHING_COVERED)
     for name in ("started", "exited"):
         line.expect(name)
-    while (event := line.event()) is not None and event["event"] == "covered":
-        assert event["errno"] == errno.EIO  # it was ended with the tree
-    assert event is not None
-    assert event["event"] == "gone"
-    assert event["usage"]["cpu_seconds"] < 5
+    assert line.expect("gone")["usage"]["cpu_seconds"] < 5  # it was ended with the tree, of which nobody is told
     assert read_all(output) == b""
 
 

@@ -88,7 +88,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 
 async def test_a_command_runs_in_the_sandbox_and_its_end_is_told(bench: Bench) -> None:
-    state, text = await bench.run("sh", "-c", 'echo "$HOME"; pwd; hostname; cat /etc/shadow; exit 3')
+    state, text = await bench.run("sh", "-c", 'exec 2>&1; echo "$HOME"; pwd; hostname; cat /etc/shadow; exit 3')
     assert state.exit_code == 3  # type: ignore[attr-defined]
     assert text.splitlines()[:2] == [HOME, bench.workspace.root]
     assert "sandbox" in text
