@@ -527,7 +527,7 @@ REQUEST_BYTES: Final = 32 * 1_048_576
 # Largest single message: a patch of PATCH_BYTES whose every line break and quote is escaped fits twice.
 MESSAGE_VALUES: Final = 50_000
 # Most values in the lists and objects of one message, each an object of the reader's: a tenth of a second of its time,
-# where 32 MiB of empty lists took half a minute and 2 GiB. The largest call has a tenth: a command of COMMAND_ITEMS words.
+# where 32 MiB of empty lists took half a minute and 2 GiB. The largest call has a tenth: a command of COMMAND_ITEMS.
 CONCURRENT_CALLS: Final = 256
 # Most tool calls under way at once through one door: far over a busy agent, far under what memory allows.
 UNKNOWN_ARGUMENTS: Final = 100
@@ -572,6 +572,11 @@ STDIO_FLUSH_SECONDS: Final = 0.3
 # After end of input or a stop: how long answers under way may still be written. The end must come within a second.
 HTTP_BODY_SECONDS: Final = 30.0
 # Longest time for a whole request body to arrive; on one machine it takes milliseconds.
+HTTP_BODY_FREE_BYTES: Final = 262_144
+# What every request body may hold, whatever the others do: far over a usual call, 128 MiB for all connections together.
+HTTP_BODIES_BYTES: Final = 268_435_456
+# What all bodies hold beyond that while they arrive and are answered: eight of the largest. A client that had begun as
+# many as there may be connections held 16 GiB.
 HTTP_IDLE_SECONDS: Final = 15.0
 # An idle kept-alive connection is closed after this.
 HTTP_USER_TIMEOUT_SECONDS: Final = 5.0

@@ -11,7 +11,7 @@ Attack, mitigation, reason:
   /console has a host name of its own, which cookies of 127.0.0.1 do not go to (421 under any other), takes
   posts only with exactly its own Origin (403), and asks for a session and a form's token behind that;
 - a proxy that would carry strangers to a door without a token (`--no-auth`) announces itself: 403;
-- a client that sends without end, or never ends: 413, 408; a stranger at the open paths, early.
+- a client that sends without end, or never ends, or much at once: 413, 408, 503; a stranger at the open paths, early.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ class Guard:
     def __init__(self, app: App, rules: Rules) -> None:
         self._app = app
         self._rules = rules
+        self._bodies = body.Held()
         self._digest = None if rules.token is None else _digest(rules.token.encode("ascii"))
         operator = rules.operator_token
         self._operator_digest = None if operator is None else _digest(operator.encode("ascii"))
@@ -82,12 +83,14 @@ class Guard:
         scope[IDENTITY] = self._identity(scope["path"])
         if scope[IDENTITY] != CONSOLE and scope["path"] not in _OPEN_PATHS:  # the console knows by its cookie
             connection.vouch()
-        try:
-            receive = await body.take(receive, _only(scope["headers"], b"content-length"), _most_bytes(scope["path"]))
-        except body.Refused as refused:
-            await _answer(send, refused.status, _BODIES[refused.status])
-            return
-        await self._app(scope, receive, send)
+        declared, most = _only(scope["headers"], b"content-length"), _most_bytes(scope["path"])
+        with self._bodies.one() as grow:
+            try:
+                receive = await body.take(receive, declared, most, grow)
+            except body.Refused as refused:
+                await _answer(send, refused.status, _BODIES[refused.status])
+                return
+            await self._app(scope, receive, send)
 
     def _refusal(self, scope: Any) -> tuple[int, str] | None:
         """Return the status and error of what is wrong with the request, the least trusting question first."""
@@ -166,7 +169,11 @@ def _opens(headers: Headers, needed: bytes) -> bool:
     return right and scheme.lower() == b"bearer"
 
 
-_BODIES: Final = {408: "the request body did not arrive in time", 413: "the request body is too large"}
+_BODIES: Final = {
+    408: "the request body did not arrive in time",
+    413: "the request body is too large",
+    503: "too many large request bodies are held at the moment; send it again",
+}
 
 
 def _digest(token: bytes) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,42 @@ async def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyP
         await stream.send_all(raw("POST", "/mcp", door, content_length="50"))
         with trio.fail_after(60):
             assert await status_of(stream) == 408
+
+
+async def test_bodies_are_bounded_all_together_and_a_usual_one_has_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HTTP_BODY_FREE_BYTES", 1000)
+    monkeypatch.setattr(limits, "HTTP_BODIES_BYTES", 10_000)
+    async with open_door() as door, door.http() as http:
+        async with await door.connect() as slow:
+            await slow.send_all(raw("POST", "/mcp", door, content_length="20000") + b"x" * 9000)
+            with trio.fail_after(60):  # until all of that has arrived
+                while (await http.post("/mcp", content=b"x" * 4000)).status_code != 503:
+                    pass
+            assert (await http.post("/mcp", content=b"x" * 2900)).status_code == 400  # no JSON
+            assert (await http.post("/mcp", json=INITIALIZE)).status_code == 200
+            await slow.send_all(b"x" * 3000)
+            assert await status_of(slow) == 503
+        with trio.fail_after(60):
+            while (await http.post("/mcp", content=b"x" * 11_000)).status_code != 400:
+                pass
+
+
+async def test_a_body_is_held_until_its_request_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HTTP_BODY_FREE_BYTES", 1000)
+    monkeypatch.setattr(limits, "HTTP_BODIES_BYTES", 10_000)
+    async with open_door() as door, door.http() as http, trio.open_nursery() as nursery:
+        opened = await http.post("/mcp", json=INITIALIZE)
+        session = {"mcp-session-id": opened.headers["mcp-session-id"]}
+        arguments = {"command": ["sleep"], "wait_seconds": 50, "stdin": "x" * 9000}
+        call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
+        call["params"] = {"name": "exec_command", "arguments": arguments}
+        nursery.start_soon(partial(http.post, "/mcp", json=call, headers=session))
+        await door.fake.waiting.wait()
+        assert (await http.post("/mcp", content=b"x" * 4000)).status_code == 503
+        next(iter(door.fake.commands.values())).change(b"", "exited", 0)
+        with trio.fail_after(60):
+            while (await http.post("/mcp", content=b"x" * 4000)).status_code != 400:
+                pass
 
 
 async def test_a_stop_with_idle_clients_and_listening_streams_is_quick() -> None:
