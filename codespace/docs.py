@@ -35,8 +35,8 @@ def errors() -> str:
         "Every failure of a tool is `isError: true` with one JSON body: `code`, `message` (what happened and what is\n"
         "left on disk), `next_step`, `retryable`, and where they apply `details`, `operation_id`, `approval_id`,\n"
         "`process_id`. A command that fails is not a failing tool: its exit code is a result. A transport failure\n"
-        "(400, 401, 403 to 406, 408, 409, 413, 421, 503, a lost connection) is never an operation and leaves no row; what\n"
-        "a call came to whose answer was lost is told by `operation_status` under its `operation_key`.\n\n"
+        "(400, 401, 403 to 406, 408, 409, 413, 421, 503, a lost connection) is never an operation and leaves no row;\n"
+        "what a call came to whose answer was lost is told by `operation_status` under its `operation_key`.\n\n"
         "The next step below is the usual one; an answer may carry a better one.\n\n"
         + _table(("code", "meaning", "next step", "retryable"), rows)
     )
