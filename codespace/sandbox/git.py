@@ -26,9 +26,10 @@ from codespace.sandbox.scan import GitDirectory, Inventory
 
 Mode = Literal["read_only", "commit", "unprotected"]
 
-RULING: Final = ("hooks", "config", "config.worktree", "modules", "commondir", "remotes", "branches")
-"""What decides which programs git runs; read-only also where commands may commit. The last two say where a push goes
-that no configuration says anything of: into a repository with hooks of its own."""
+RULING: Final = ("hooks", "config", "config.worktree", "modules", "commondir", "remotes", "branches", "gitweb")
+"""What decides which programs git runs; read-only also where commands may commit. `remotes` and `branches` say where a
+push goes that no configuration says anything of: into a repository with hooks of its own. In `gitweb` git-instaweb
+looks for the server that it starts."""
 _DATA: Final = ("objects", "lfs/objects", "annex/objects")
 _PIECES: Final = re.compile(r"/(?:objects/[0-9a-f]{2}|(?:lfs|annex)/objects/[^/]+/[^/]+)")
 """Directories of a repository's data that hold nothing but pieces under names of their own, which a link in its place
@@ -43,6 +44,7 @@ GUARDS: Final[Mapping[str, bytes | None]] = {
     "modules": None,
     "remotes": None,
     "branches": None,
+    "gitweb": None,
 }
 """What is made where it is missing, and changes nothing; None: a directory. With another `commondir` or
 `config.worktree` the next git would run its programs; of `modules` the next `git submodule update` believes that it

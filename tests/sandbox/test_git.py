@@ -127,6 +127,21 @@ def test_a_push_without_a_remote_cannot_be_led_into_a_repository_with_hooks(
     assert mark.exists()
 
 
+def test_a_command_leaves_no_server_where_the_hosts_instaweb_looks_for_one(repository: Cage) -> None:
+    mark = repository.base / "home" / "ran"
+    attack = f"""
+    mkdir -p .git/gitweb; printf '#!/bin/sh\ntouch {mark}\n' >.git/gitweb/nothttpd &&
+    chmod +x .git/gitweb/nothttpd && echo put
+    """
+    assert repository.having(git="commit").sh(attack).out == ""
+    start = ["git", "instaweb", "--httpd", "nothttpd", "--browser", "true"]
+    repository.plainly(start)
+    assert not mark.exists()
+    assert repository.having(git="unprotected").sh(attack).out == "put\n"  # the control
+    repository.plainly(start)
+    assert mark.exists()
+
+
 @pytest.mark.parametrize(
     "link", ["COMMIT_EDITMSG", "logs/HEAD", "logs/refs/heads/objects/x", "worktrees/x/HEAD", "annex/smudge.log"]
 )
