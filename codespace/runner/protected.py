@@ -62,8 +62,17 @@ PROTECTED: Final[tuple[str, ...]] = (
     "/.nvim.lua",
     "/.dir-locals.el",
     "/.dir-locals-2.el",
-    # shells
+    # shells: what direnv and mise load on entering, mise without asking again about a file that it was told to trust
     "/.envrc",
+    "/mise.toml",
+    "/mise.*.toml",
+    "/.mise.toml",
+    "/.mise.*.toml",
+    "/mise/",
+    "/.mise/",
+    "/.config/mise/",
+    "/.config/mise.toml",
+    "/.config/mise.*.toml",
     # git: what it fetches and runs by itself
     "/.gitmodules",
     "/.githooks/",
