@@ -466,6 +466,8 @@ LOG_WRITE_BYTES: Final = 4_096
 # PIPE_BUF: a pipe that polls writable takes this much without blocking.
 
 # --- command line ---
+USER_FILE_BYTES: Final = 64 * 1_048_576
+# Largest file of a client's that an entry is added to: one that keeps its history there has some megabytes.
 DESCRIPTORS: Final = 64
 # A command begins with so many to spare or not at all: a daemon that answers one client and runs one command in its
 # sandbox takes 45, and each command more takes some; the usual limit of an account is 1024.

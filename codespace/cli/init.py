@@ -19,6 +19,7 @@ from codespace.display import display
 from codespace.settings import SettingsError, check, kinds
 from codespace.settings.document import KEY, default_path, parser
 from codespace.settings.environment import home
+from codespace.settings.fault import whole
 
 _HEADING: Final = "# The directories that an agent may use; each key is explained in docs/settings.md."
 
@@ -154,7 +155,10 @@ def _try_out(path: str, text: str) -> None:
         trial = os.path.join(folder, f"config{os.path.splitext(path)[1]}")
         with open(trial, "w", encoding="utf-8") as file:
             file.write(text)
-        settings = check(os.environ, config_path=trial)
+        try:
+            settings = check(os.environ, config_path=trial)
+        except SettingsError as error:  # about what is to be there; the trial is gone by the time that it is read
+            raise SettingsError(error.key, error.problem.replace(trial, whole(path)), error.fix) from None
     for workspace in settings.workspaces.values():
         if os.path.realpath(path).startswith(workspace.root + "/"):
             raise SettingsError(

@@ -41,7 +41,7 @@ def append(present: str, path: Sequence[str], table: Mapping[str, Any]) -> str:
         holder[path[-1]] = table
         if before == tomllib.loads(text):
             return text
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise NotSafe(f"it would not be TOML: {error}") from None
     except (AttributeError, TypeError):
         pass  # one of the names on the way is not a table

@@ -13,6 +13,8 @@ import stat
 import tempfile
 from typing import Final
 
+from codespace import limits
+
 BACKUP_SUFFIX: Final = ".before-codespace"
 PRIVATE: Final = 0o600
 
@@ -20,15 +22,21 @@ PRIVATE: Final = 0o600
 def read(path: str) -> str | None:
     """Return the file's text, None if there is none.
 
-    Raises: OSError, also where it is no regular file, which could hold us up or never come to an end;
-        UnicodeDecodeError.
+    Raises: OSError, also where it is no regular file, which could hold us up or never come to an end, is too large
+        to be one that a person keeps, or is no text.
     """
     try:
-        with open(path, encoding="utf-8", newline="", opener=at_once) as file:
+        with open(path, "rb", opener=at_once) as file:
             _require_regular(path, os.fstat(file.fileno()))
-            return file.read()
+            content = file.read(limits.USER_FILE_BYTES + 1)
     except FileNotFoundError:
         return None
+    if len(content) > limits.USER_FILE_BYTES:
+        raise OSError(errno.EFBIG, f"It is over {limits.USER_FILE_BYTES} bytes", path)
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise OSError(errno.EILSEQ, f"It is not UTF-8 (byte {error.start}); save it as that", path) from None
 
 
 def at_once(path: str, flags: int) -> int:

@@ -66,12 +66,20 @@ def _bytes(path: str) -> bytes:
             f"{whole(path)} cannot be opened: {reason}.",
             "Correct the path, or write a file with `codespace init DIR`.",
         ) from None
-    with open(descriptor, "rb") as file:
+    try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise SettingsError(KEY, f"{whole(path)} is not a regular file.", "Name a regular file.")
         refuse_foreign(KEY, path, found, fix="chmod go-w")
-        content = file.read(limits.CONFIG_BYTES + 1)
+        with open(descriptor, "rb", closefd=False) as file:
+            content = file.read(limits.CONFIG_BYTES + 1)
+    except OSError as error:
+        reason = os.strerror(error.errno or errno.EIO)
+        raise SettingsError(
+            KEY, f"{whole(path)} cannot be read: {reason}.", "Look at the disk that it is on."
+        ) from None
+    finally:
+        os.close(descriptor)
     if len(content) > limits.CONFIG_BYTES:
         raise SettingsError(KEY, f"{whole(path)} is over {limits.CONFIG_BYTES} bytes.", "Name the right file.")
     return content

@@ -1,0 +1,65 @@
+"""What lies where a file of the operator's should be: each command says what it is and what to do, in its own words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from codespace import limits
+
+from .conftest import Desk
+
+EVERY = (["doctor"], ["operations", "list"], ["serve", "--stdio"], ["client-config", "generic"])
+
+
+@pytest.mark.parametrize("words", EVERY, ids=lambda words: words[0])
+def test_a_directory_where_the_configuration_should_be_is_told(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    config = desk.home / "config.toml"
+    config.mkdir()  # which Docker makes where it is to mount a file that is not there
+    monkeypatch.setenv("CODESPACE_CONFIG", str(config))
+    said = desk.codespace(*words)
+    assert (said.code, said.out) == (2, "")
+    assert said.err == f"codespace: CODESPACE_CONFIG\n  {config} is not a regular file.\n  Name a regular file.\n"
+
+
+@pytest.mark.parametrize("words", EVERY, ids=lambda words: words[0])
+def test_a_configuration_that_the_disk_does_not_give_is_told_as_that_and_not_as_an_answer_that_was_lost(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    config = desk.home / "config.toml"
+    config.symlink_to("/proc/self/mem")  # a regular file whose beginning is an I/O error
+    monkeypatch.setenv("CODESPACE_CONFIG", str(config))
+    said = desk.codespace(*words)
+    assert (said.code, said.out) == (2, "")
+    assert f"{config} cannot be read: Input/output error.\n" in said.err
+
+
+def written(desk: Desk, content: bytes, ending: str = "toml") -> Path:
+    config = desk.home / f"config.{ending}"
+    config.write_bytes(content)
+    config.chmod(0o600)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"a = " + b"9" * 5000, "it would not be TOML"),
+        (b'root = "\xff"', "{path}: It is not UTF-8 (byte 8); save it as that. Nothing was written."),
+        (b"#" * (limits.CONFIG_BYTES + 1), f"{{path}} is over {limits.CONFIG_BYTES} bytes."),
+        (b"#" * (limits.USER_FILE_BYTES + 1), f"{{path}}: It is over {limits.USER_FILE_BYTES} bytes. Nothing was"),
+    ],
+    ids=["a huge number", "no text", "large", "huge"],
+)
+def test_init_names_what_is_wrong_with_the_configuration_that_is_there(
+    desk: Desk, content: bytes, problem: str
+) -> None:
+    path = written(desk, content)
+    said = desk.codespace("init", desk.project, "--config", path)
+    assert (said.code, said.out) == (2, "")
+    assert problem.format(path=path) in said.err
+    assert path.read_bytes() == content
+    assert list(desk.home.iterdir()) == [path]
