@@ -68,7 +68,7 @@ def build_server(
         return await calls.answer(_caller(context, transport), tool, params.arguments or {}, asks(context))
 
     schemas = {name: input_schema(tool) for name, tool in table.items()}
-    return Server(
+    server: McpServer = Server(
         "codespace",
         version=version,
         title="CodeSpace",
@@ -77,6 +77,22 @@ def build_server(
         on_list_tools=list_tools,
         on_call_tool=call_tool,
     )
+    server.middleware.append(_asking_for_a_beginning)
+    return server
+
+
+async def _asking_for_a_beginning(ctx: Context, call_next: Callable[[Context], Awaitable[Any]]) -> Any:
+    """Tell a client that calls before it has initialized to do that: the SDK says that its parameters are wrong."""
+    try:
+        return await call_next(ctx)
+    except MCPError as problem:
+        if (problem.error.code, problem.error.data) != (
+            types.INVALID_PARAMS,
+            "",
+        ):  # those of the calls have more to say
+            raise
+        why = "The connection has not begun: send `initialize` first. Nothing was done."
+        raise MCPError(code=types.INVALID_REQUEST, message=why) from None
 
 
 def _described(tool: Tool, results: Results) -> types.Tool:

@@ -44,7 +44,7 @@ class Wire:
 
 
 @asynccontextmanager
-async def wired() -> AsyncIterator[Wire]:
+async def wired(begun: bool = True) -> AsyncIterator[Wire]:
     send_line, lines = trio.open_memory_channel[Line](0)
     send_answer, answers = trio.open_memory_channel[bytes](0)
     wire = Wire(FakeTools(), send_line, answers, trio.Event(), trio.Event())
@@ -57,9 +57,10 @@ async def wired() -> AsyncIterator[Wire]:
 
     async with trio.open_nursery() as nursery:
         await nursery.start(serve)
-        await wire.send("initialize", 0, **INITIALIZE)
-        await wire.receive()
-        await wire.send("notifications/initialized", None)
+        if begun:
+            await wire.send("initialize", 0, **INITIALIZE)
+            await wire.receive()
+            await wire.send("notifications/initialized", None)
         yield wire
         wire.stop.set()
 
@@ -223,3 +224,26 @@ async def test_a_connection_chooses_its_era_and_keeps_to_it() -> None:
         assert (await wire.receive())["result"]["protocolVersion"] == "2025-11-25"
         await wire.send("initialize", 2, **(INITIALIZE | {"protocolVersion": "1999-01-01"}))
         assert (await wire.receive())["result"]["protocolVersion"] == "2025-11-25"
+
+
+async def test_who_calls_before_anything_is_told_to_initialize() -> None:
+    async with wired(begun=False) as wire:
+        await wire.send("tools/call", 1, name="read", arguments={"path": "a.txt"})
+        told = await wire.receive()
+        assert (told["id"], told["error"]["code"]) == (1, -32600)
+        assert "`initialize`" in told["error"]["message"]
+        assert wire.fake.calls == []
+        await wire.send("ping", 2)
+        assert (await wire.receive())["result"] == {}
+        await wire.send("initialize", 3, **INITIALIZE)
+        assert (await wire.receive())["result"]["protocolVersion"] == "2025-11-25"
+        await wire.send("tools/call", 4, name="read", arguments={"path": "a.txt"})
+        assert (await wire.receive())["result"]["isError"] is False
+
+
+async def test_parameters_that_are_wrong_are_called_so_after_the_beginning() -> None:
+    async with wired() as wire:
+        for id, params in enumerate(({"name": 5}, {}, {"name": "read", "arguments": []}, {"name": "none"}), 1):
+            await wire.send("tools/call", id, **params)
+            told = await wire.receive()
+            assert (told["id"], told["error"]["code"]) == (id, -32602)
