@@ -52,9 +52,9 @@ has cloned what lies there."""
 WORKTREES: Final = "worktrees"
 _OF_WORKTREE: Final = ("commondir", "gitdir")
 """Without these it is no linked worktree."""
-_GUARDS_OF_WORKTREE: Final[Mapping[str, bytes | None]] = {"config.worktree": b"", "modules": b""}
-# A directory would be taken for submodules, and `git worktree remove` would refuse. Where there are submodules it must
-# be one, or git could not clone them.
+_GUARDS_OF_WORKTREE: Final[Mapping[str, bytes | None]] = {"config.worktree": b"", "modules": b"", "gitweb": None}
+# With a directory `modules` it would be taken for one with submodules, and `git worktree remove` would refuse. Where
+# there are submodules it must be one, or git could not clone them.
 _GITLINK: Final = b"\x00\x00\xe0\x00"
 _SPARSE: Final = b"sdir"
 _DIRECTORY: Final = b"\x00\x00\x40\x00"

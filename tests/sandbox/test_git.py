@@ -127,19 +127,25 @@ def test_a_push_without_a_remote_cannot_be_led_into_a_repository_with_hooks(
     assert mark.exists()
 
 
-def test_a_command_leaves_no_server_where_the_hosts_instaweb_looks_for_one(repository: Cage) -> None:
+@pytest.mark.parametrize("in_worktree", [False, True])
+def test_a_command_leaves_no_server_where_the_hosts_instaweb_looks_for_one(repository: Cage, in_worktree: bool) -> None:
+    tree = repository.root / "tree" if in_worktree else repository.root
+    place = ".git/worktrees/tree/gitweb" if in_worktree else ".git/gitweb"
+    if in_worktree:
+        assert repository.plainly(["git", *IDENTITY, "worktree", "add", "-q", "tree"]).code == 0
     mark = repository.base / "home" / "ran"
     attack = f"""
-    mkdir -p .git/gitweb; printf '#!/bin/sh\ntouch {mark}\n' >.git/gitweb/nothttpd &&
-    chmod +x .git/gitweb/nothttpd && echo put
+    mkdir -p {place}; printf '#!/bin/sh\ntouch {mark}\n' >{place}/nothttpd && chmod +x {place}/nothttpd && echo put
     """
     assert repository.having(git="commit").sh(attack).out == ""
     start = ["git", "instaweb", "--httpd", "nothttpd", "--browser", "true"]
-    repository.plainly(start)
+    repository.plainly(start, cwd=str(tree))
     assert not mark.exists()
     assert repository.having(git="unprotected").sh(attack).out == "put\n"  # the control
-    repository.plainly(start)
+    repository.plainly(start, cwd=str(tree))
     assert mark.exists()
+    if in_worktree:
+        assert repository.plainly(["git", "worktree", "remove", "--force", "tree"]).code == 0
 
 
 @pytest.mark.parametrize(
