@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -31,23 +32,32 @@ RECIPE: Final = "Bread\n500 g flour\n350 g water\n2 g yeast\n"
 
 
 def main() -> int:
-    """Tell the story; return 0 only if every step was right, 1 otherwise.
+    """Tell the story; return 0 only if every step was right, 1 otherwise, 2 where there is no place for it.
 
     Raises: KeyboardInterrupt where a person or the system ends it early. Nothing of it is left then either.
     """
     teller = Teller(sys.stdout)
-    with open_folder("codespace-demo-") as folder:
+    with ExitStack() as stack:
+        try:
+            folder = Path(stack.enter_context(open_folder("codespace-demo-")))
+            parameters = _prepare(folder)
+        except OSError as problem:
+            print(
+                f"codespace: there is no place for a workspace that is thrown away: {problem.strerror}.",
+                file=sys.stderr,
+            )
+            print("  Set TMPDIR to a directory that takes new files.", file=sys.stderr)
+            return 2
         try:
             # An interrupt in the middle of the client's own code could leave it waiting for an answer that it has.
-            return interrupts.run(partial(_tell, Path(folder), teller), at_checkpoints=True)
+            return interrupts.run(partial(_tell, folder, parameters, teller), at_checkpoints=True)
         except BaseExceptionGroup as group:
             if group.subgroup(KeyboardInterrupt) is None:
                 raise
     raise KeyboardInterrupt  # as itself, not as a group of the nurseries'
 
 
-async def _tell(folder: Path, teller: Teller) -> int:
-    parameters = _prepare(folder)
+async def _tell(folder: Path, parameters: StdioServerParameters, teller: Teller) -> int:
     await teller.opening(folder / "notes")
     problem = ""
     try:

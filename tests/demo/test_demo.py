@@ -6,10 +6,12 @@ import fcntl
 import io
 import os
 import pty
+import resource
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -91,6 +93,25 @@ def test_a_demo_that_nobody_can_read_still_ends_with_its_verdict(tmp_path: Path)
     words = ["sh", "-c", 'exec "$0" demo >&-', script()]
     done = subprocess.run(words, env=environ, stderr=subprocess.PIPE, timeout=250, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_demo_that_has_no_place_to_be_says_what_it_needs(tmp_path: Path) -> None:
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    told = subprocess.run(
+        [script(), "demo"],
+        env=environ,
+        preexec_fn=partial(resource.setrlimit, resource.RLIMIT_FSIZE, (0, 0)),  # no directory takes a file
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (told.returncode, told.stdout) == (2, "")
+    assert told.stderr.startswith(
+        "codespace: there is no place for a workspace that is thrown away: No usable temporary"
+    )
+    assert told.stderr.endswith("\n  Set TMPDIR to a directory that takes new files.\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 async def a_broken_promise(agent: Agent) -> list[str]:
