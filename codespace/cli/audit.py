@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sqlite3
 import sys
@@ -31,8 +30,11 @@ def run(arguments: argparse.Namespace) -> int:
     if settings.database == MEMORY_DATABASE:
         print("codespace: the database is in memory; its chain ends with the daemon.", file=sys.stderr)
         return cli.USAGE
-    if not os.path.exists(settings.database):
-        print(f"codespace: nothing has been recorded yet: there is no {display(settings.database)}.", file=sys.stderr)
+    if not configured.is_begun(settings.database):
+        print(
+            f"codespace: nothing has been recorded yet: there is no database at {display(settings.database)}.",
+            file=sys.stderr,
+        )
         return cli.USAGE
     try:
         if arguments.question == "head":

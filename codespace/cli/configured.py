@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 
 from codespace.settings import Settings, SettingsError, load
@@ -19,6 +20,15 @@ def settings(config: str | None) -> Settings | None:
     except SettingsError as error:
         print(explain(error), file=sys.stderr)
         return None
+
+
+def is_begun(database: str) -> bool:
+    """Return whether there is a database at this path; a start that failed on a full disk leaves an empty file."""
+    try:
+        found = os.stat(database)
+    except OSError:
+        return False
+    return found.st_size > 0 or not stat.S_ISREG(found.st_mode)
 
 
 def cause(error: Exception) -> str:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
+from codespace.cli import configured
 from codespace.cli.finding import Finding
 from codespace.contract import Workspace
 from codespace.errors import CODES, Refusal
@@ -100,7 +101,7 @@ def _write_something(directory: str) -> None:
 def database(settings: Settings) -> Iterator[Finding]:
     if settings.database == MEMORY_DATABASE:
         yield Finding("limit", "database", "in memory: nothing is remembered", "Unset CODESPACE_OPERATIONS_DB.")
-    elif not os.path.exists(settings.database):
+    elif not configured.is_begun(settings.database):
         yield Finding("pass", "database", f"{settings.database} is made at the first start")
     else:
         yield _health(settings.database)

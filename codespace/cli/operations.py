@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -28,8 +27,8 @@ def run(arguments: argparse.Namespace) -> int:
         return cli.USAGE
     if settings.database == MEMORY_DATABASE:
         return recorded.refused("the database is in memory; nothing but its daemon can reach it.")
-    if not os.path.exists(settings.database):
-        return recorded.refused(f"nothing has been recorded yet: there is no {display(settings.database)}.")
+    if not configured.is_begun(settings.database):
+        return recorded.refused(f"nothing has been recorded yet: there is no database at {display(settings.database)}.")
     log.configure(level="warning", form="console")  # on stderr: what is asked for stands alone on stdout
     return interrupts.run(partial(_run, settings, arguments))
 

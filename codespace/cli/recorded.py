@@ -6,7 +6,6 @@ Whoever may write the file is the operator. A daemon may run or not; each step i
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -32,8 +31,8 @@ def run(config: str | None, act: Act) -> int:
         return cli.USAGE
     if settings.database == MEMORY_DATABASE:
         return refused("the database is in memory; nothing but its daemon can reach it.")
-    if not os.path.exists(settings.database):
-        return refused(f"nothing has been recorded yet: there is no {display(settings.database)}.")
+    if not configured.is_begun(settings.database):
+        return refused(f"nothing has been recorded yet: there is no database at {display(settings.database)}.")
     return interrupts.run(partial(_run, settings, act))
 
 

@@ -63,3 +63,18 @@ def test_init_names_what_is_wrong_with_the_configuration_that_is_there(
     assert problem.format(path=path) in said.err
     assert path.read_bytes() == content
     assert list(desk.home.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    "words", [["audit", "verify"], ["operations", "list"], ["approvals", "list"]], ids=lambda words: words[0]
+)
+def test_what_a_start_on_a_full_disk_left_of_a_database_is_nothing_that_was_recorded(
+    desk: Desk, words: list[str]
+) -> None:
+    database = desk.home / ".local/state/codespace/operations.sqlite"
+    database.parent.mkdir(0o700, parents=True)
+    database.touch(0o600)
+    said = desk.codespace(*words)
+    assert (said.code, said.out) == (2, "")
+    assert said.err == f"codespace: nothing has been recorded yet: there is no database at {database}.\n"
+    assert f"{database} is made at the first start" in desk.codespace("doctor").out
