@@ -582,7 +582,7 @@ HTTP_BODIES_BYTES: Final = 268_435_456
 HTTP_IDLE_SECONDS: Final = 15.0
 # An idle kept-alive connection is closed after this.
 HTTP_USER_TIMEOUT_SECONDS: Final = 5.0
-# A peer that takes no byte of a pending answer for this long is cut by the kernel; bounds the stop.
+# A peer that takes no byte of a pending answer for this long is cut by the kernel.
 HTTP_FLUSH_SECONDS: Final = 1.0
 # How long the last part of an answer is sent on though its request was cancelled; the step takes microseconds.
 HTTP_DRAIN_SECONDS: Final = 2.0

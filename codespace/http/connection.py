@@ -62,11 +62,21 @@ class Connection(TCPServer):
         others[self] = None
         _current.set(self)
         try:
-            await super().run()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._cut_when_cancelled)
+                await super().run()
+                nursery.cancel_scope.cancel()
         except* Exception as faults:
             log.warning("a connection ended by a fault", faults=sorted({type(each).__name__ for each in _flat(faults)}))
         finally:
             others.pop(self, None)
+
+    async def _cut_when_cancelled(self) -> None:
+        """Close the socket under a send, which Hypercorn shields: who takes little, or nothing, would hold a stop."""
+        try:
+            await trio.sleep_forever()
+        finally:
+            self.stream.socket.close()
 
     async def protocol_send(self, event: Event) -> None:
         """Send what there is to say. Where the client has left meanwhile, there is nobody to say it to."""

@@ -23,8 +23,7 @@ _WAYS: Final = {
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket; accepted connections inherit its TCP_USER_TIMEOUT. Blocking; for the start.
 
-    A client that stops reading would otherwise hold a stop for ever: Hypercorn shields its sends without
-    a deadline, so only the kernel can end them.
+    A client that stops reading would otherwise hold its answer for ever: no idle time runs while one is sent.
 
     Raises: SettingsError if the address cannot be had.
     """

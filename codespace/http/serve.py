@@ -59,8 +59,8 @@ async def serve_http(
         console: What is behind /console.
         token_file: Where else a token is kept, made there (0600) at the first start; for loopback only.
     Raises: SettingsError before anything is served.
-    Cancel: connections are cut; a reader that has stopped reading delays it by TCP_USER_TIMEOUT.
-    Source: limits.HTTP_DRAIN_SECONDS, limits.HTTP_USER_TIMEOUT_SECONDS.
+    Cancel: connections are cut.
+    Source: limits.HTTP_DRAIN_SECONDS.
     """
     exposure.check(host, token=token, allowed_hosts=allowed_hosts, no_auth=no_auth)
     if token is None and not no_auth:
