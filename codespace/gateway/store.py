@@ -53,8 +53,12 @@ class Store:
         if path == MEMORY or inline:
             return cls(path, writer, writer, secrets)  # memory is seen by its own connection only
         # A second connection: reads go on while a write waits for another daemon.
-        read_db = connect_raw(path)
-        read_db.execute("PRAGMA query_only = ON")
+        try:
+            read_db = connect_raw(path)
+            read_db.execute("PRAGMA query_only = ON")
+        except sqlite3.Error as error:
+            writer.close()
+            raise refusal(error, f"{path} was not opened.") from error
         return cls(path, writer, Lane(read_db, "store-reader"), secrets)
 
     async def read(self, fn: Callable[[Database], T]) -> T:

@@ -26,6 +26,7 @@ from codespace.gateway import database, schema
 from codespace.gateway.audit import Audit
 from codespace.gateway.database import connect
 from codespace.gateway.store import Store
+from codespace.testing.shortage import descriptors
 
 
 @asynccontextmanager
@@ -751,3 +752,20 @@ async def test_a_read_that_fails_half_way_leaves_nobody_behind_in_what_was_true_
         assert await store.read(names) == {"a", "b", "c", "d"}
         assert await other.scrub()
         assert kept.value.__traceback__ is not None
+
+
+def test_an_opening_that_is_short_of_descriptors_is_refused_and_leaves_none_open(path: Path) -> None:
+    Store.open(str(path)).close()
+    opened = 0
+    before = set(os.listdir("/proc/self/fd"))
+    for left in range(8):
+        try:
+            with descriptors(left):
+                store = Store.open(str(path))
+        except Refusal as refused:
+            assert (refused.code, opened) == ("STORE_UNAVAILABLE", 0)
+        else:
+            store.close()
+            opened += 1
+        assert set(os.listdir("/proc/self/fd")) == before
+    assert 0 < opened < 8
