@@ -88,12 +88,24 @@ class Prepared:
             protected = _with(protected, ways.globs)
             memory = self.memory if protected == self.protected else None
             found = scan.scan(root, hidden=(), protected=protected, memory=memory)
-            after = planted.see(root, found, ways.links, self.plan.writable, commits=_commits(self.workspace))
+            after = planted.see(
+                root,
+                found,
+                ways.links,
+                self.plan.writable,
+                commits=_commits(self.workspace),
+                outside=self.plan.writable,
+            )
             return planted.compare(root, self.before, after, self.workspace.hidden_paths, protected)
 
 
 def _commits(workspace: Workspace) -> bool:
     return workspace.git != "read_only"
+
+
+def _outside(workspace: Workspace) -> tuple[str, ...]:
+    common = git.common_directory(workspace.root) if workspace.git == "commit" else None
+    return () if common is None else (common,)
 
 
 def _places(workspace: Workspace, root: Root) -> tuple[str, ...]:
@@ -204,7 +216,7 @@ class Sandbox:
             if (more := _with(protected, named)) != protected:
                 protected = more  # rare, and the second look is quick from its second time on
                 found = self._look(root, workspace, protected)
-            before = planted.see(root, found, ways.links, commits=_commits(workspace))
+            before = planted.see(root, found, ways.links, commits=_commits(workspace), outside=_outside(workspace))
             etc, submodules = self._etc.masks(), before.submodules
             return before, protected, plan.make(workspace, root, found, etc=etc, submodules=submodules, **asked)
 

@@ -20,6 +20,7 @@ from typing import Final, Literal
 
 from codespace import limits
 from codespace.beneath import Root
+from codespace.beneath.reading import Stamp
 from codespace.errors import Refusal
 from codespace.sandbox import gitconfig, shortage
 from codespace.sandbox.scan import GitDirectory, Inventory
@@ -50,6 +51,7 @@ GUARDS: Final[Mapping[str, bytes | None]] = {
 `config.worktree` the next git would run its programs; of `modules` the next `git submodule update` believes that it
 has cloned what lies there."""
 WORKTREES: Final = "worktrees"
+_IN_HAND: Final = ("rebase-merge", "rebase-apply", "sequencer")
 _OF_WORKTREE: Final = ("commondir", "gitdir")
 """Without these it is no linked worktree."""
 _GUARDS_OF_WORKTREE: Final[Mapping[str, bytes | None]] = {"config.worktree": b"", "modules": b"", "gitweb": None}
@@ -162,6 +164,30 @@ def _kind_of(entry: os.DirEntry[str]) -> str:
     if entry.is_symlink():
         return "link"
     return "directory" if entry.is_dir(follow_symlinks=False) else "file"
+
+
+def in_hand(root: Root, path: str) -> dict[str, frozenset[tuple[str, Stamp | None]]]:
+    """Return what git has in hand in a repository and its linked worktrees, with the stamps of all that it goes by.
+
+    A rebase runs commands once it is continued, and git-prompt has the shell run what its counter says. Raises: OSError
+    for a shortage.
+    """
+    below = "" if path == "." else path + "/"
+    tops = (below, *(f"{below}{WORKTREES}/{name}/" for name in _names(root, below + WORKTREES)))
+    places = [place for top in tops for name in _IN_HAND if root.stamp(place := top + name) is not None]
+    return {
+        place: frozenset((name, root.stamp(f"{place}/{name}")) for name in (".", *_names(root, place)))
+        for place in places
+    }
+
+
+def _names(root: Root, directory: str) -> list[str]:
+    try:
+        return [name for name, _ in _listed(root, directory)]
+    except OSError as error:
+        if shortage.is_behind(error):
+            raise
+        return []
 
 
 def _worktrees(root: Root, path: str, workspace: str) -> tuple[list[str], list[str]]:

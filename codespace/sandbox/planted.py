@@ -7,7 +7,7 @@ an editor looks. So whatever decides that something runs is compared, not only w
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from codespace.beneath import Hidden, Root
@@ -36,12 +36,20 @@ class Sight:
     links: frozenset[str]
     """On the way to what is protected, and in repositories that commands may write to though `scan` finds none there:
     in bare ones, in those outside, and among data."""
+    in_hand: Mapping[str, object]
+    """What git has in hand, in the same repositories and in others, and what tells that it was changed."""
     covered: frozenset[tuple[int, int]]
     """Device and inode of what was hidden from the command, which can move it with a directory above it."""
 
 
 def see(
-    root: Root, inventory: Inventory, links: Sequence[str], writable: Sequence[str] = (), *, commits: bool
+    root: Root,
+    inventory: Inventory,
+    links: Sequence[str],
+    writable: Sequence[str] = (),
+    *,
+    commits: bool,
+    outside: Sequence[str] = (),
 ) -> Sight:
     """Take note of what there is.
 
@@ -49,6 +57,7 @@ def see(
         links: On the way to what is protected.
         commits: Whether commands may write to repositories below the root.
         writable: Repositories outside of the root that a command could write to, which it can where none has a link.
+        outside: Those that it may write to.
     Raises: OSError, Refusal where it cannot be looked at.
     """
     hidden = (*inventory.hidden_directories, *inventory.hidden_files, *inventory.hidden_links)
@@ -57,6 +66,7 @@ def see(
         inventory,
         git.submodules(root, inventory),
         frozenset((*links, *(_links_inside(root, inventory) if commits else ()), *_links_outside(writable))),
+        _in_hand(root, inventory if commits else Inventory(), outside),
         frozenset(stamp[:2] for stamp in stamps if stamp is not None),
     )
 
@@ -75,6 +85,17 @@ def _links_outside(repositories: Sequence[str]) -> Iterator[str]:
             yield from (posixpath.normpath(posixpath.join(directory, link)) for link in git.links(repository, "."))
 
 
+def _in_hand(root: Root, inventory: Inventory, outside: Sequence[str]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for each in inventory.git:
+        if each.kind in ("directory", "bare"):
+            found |= git.in_hand(root, each.path)
+    for directory in outside:
+        with Root.open(directory) as repository:
+            found |= {posixpath.join(directory, place): state for place, state in git.in_hand(repository, ".").items()}
+    return found
+
+
 def compare(
     root: Root, before: Sight, after: Sight, hidden: Sequence[str], protected: Sequence[str] = ()
 ) -> list[Planted]:
@@ -88,12 +109,15 @@ def compare(
     """
     entered = after.submodules.entered - before.submodules.entered
     closed = {*after.inventory.unreadable} - {*before.inventory.unreadable}
-    found = (_running(after) - _running(before)) | entered | closed
+    handed = {path for path, state in after.in_hand.items() if state != before.in_hand.get(path)}
+    found = (_running(after) - _running(before)) | entered | closed | handed
     covers = Hidden(hidden).covers
     ways = Hidden([f"/{name}" for glob in protected if "**" not in (name := glob.strip("/").partition("/")[0])])
 
     def is_loud(path: str) -> bool:
         opened = path not in closed or path == "." or is_git_name(posixpath.basename(path)) or ways.covers_folded(path)
+        if path in handed:  # of a repository outside, the root is a worktree
+            return posixpath.isabs(path) or _is_next(posixpath.dirname(path), after)
         return path in entered or (opened and _is_next(path, after))
 
     planted = [

@@ -143,7 +143,9 @@ class Cage:
             ways = detours.look(root, protected)
             protected = (*protected, *ways.globs)
             found = scan.scan(root, hidden=self.workspace.hidden_paths, protected=protected)
-            before = planted.see(root, found, ways.links, commits=self.workspace.git != "read_only")
+            before = planted.see(
+                root, found, ways.links, commits=box._commits(self.workspace), outside=box._outside(self.workspace)
+            )
             made = plan.make(self.workspace, root, found, command=command, cwd=cwd, env=env, etc=ETC.masks())
         equipment = spawn.Equipment(self.bubblewrap, mechanisms.look())
         return box.Prepared(self.workspace, made, equipment, before, tuple(protected), scan.Memory())

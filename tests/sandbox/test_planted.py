@@ -382,3 +382,49 @@ def test_data_of_a_repository_is_not_looked_through_one_by_one(
         "objects/pack",
         *(f"{of}/objects{below}" for of in ("lfs", "annex") for below in ("", "/ab")),
     }
+
+
+# --- what git has in hand ---
+
+
+PROMPT = """
+. /usr/lib/git-core/git-sh-prompt && __git_ps1 x y && : "${PS1@P}"
+"""
+
+
+def counting(cage: Cage, place: str) -> str:
+    return f"""
+    mkdir -p {place}/rebase-merge && cd {place}/rebase-merge && echo refs/heads/main >head-name && echo 3 >end &&
+    echo '$(touch {mark(cage)})' >msgnum
+    """
+
+
+def test_a_rebase_that_a_command_left_is_told_as_loud_as_the_hosts_prompt_runs_what_it_says(repository: Cage) -> None:
+    chosen = repository.having(git="commit")
+    done = chosen.sh(counting(repository, ".git"))
+    assert (done.code, done.planted, done.loud) == (0, (".git/rebase-merge",), (".git/rebase-merge",))
+    assert chosen.sh("git status").planted == ()
+    repository.plainly(["bash", "-c", PROMPT])
+    assert mark(repository).exists()  # the control: this is what it is told for
+
+
+def test_a_rebase_of_the_operators_that_a_command_changed_is_told(repository: Cage) -> None:
+    chosen = repository.having(git="commit")
+    repository.put(".git/rebase-apply/next", "1\n")
+    assert chosen.sh("cat .git/rebase-apply/next").planted == ()
+    assert chosen.sh("echo evil >.git/rebase-apply/next").planted == (".git/rebase-apply",)
+    assert repository.sh("echo evil >.git/rebase-apply/next").planted == ()  # it is read-only
+    assert chosen.sh("mkdir .git/sequencer").loud == (".git/sequencer",)
+    assert chosen.sh("rm -r .git/sequencer .git/rebase-apply").planted == ()
+
+
+def test_a_rebase_in_a_linked_worktree_and_in_a_repository_outside_is_told(repository: Cage) -> None:
+    tree = repository.base / "tree"
+    for place in ("inside", str(tree)):
+        assert repository.plainly(["git", *IDENTITY, "worktree", "add", "-q", place]).code == 0
+    own = ".git/worktrees/inside"
+    assert repository.having(git="commit").sh(counting(repository, own)).planted == (f"{own}/rebase-merge",)
+    chosen, whole = repository.having(root=str(tree), git="commit"), f"{repository.root}/.git/worktrees/tree"
+    assert chosen.sh(counting(repository, whole)).loud == (f"{whole}/rebase-merge",)
+    assert chosen.sh("git status").planted == ()
+    assert chosen.sh(f"echo 2 >{whole}/rebase-merge/msgnum").planted == (f"{whole}/rebase-merge",)
