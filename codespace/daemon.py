@@ -130,22 +130,40 @@ async def open_daemon(
         try:
             await instances.register()
             async with (
-                (open_runner or _runner(settings))(
-                    state_dir=settings.state_dir,
-                    rg_path=settings.rg_path,
-                    bwrap_path=settings.bwrap_path,
-                    retention_seconds=settings.retention_seconds,
-                    wall_clock=wall_clock,
-                    spool_bytes=settings.spool_bytes,
-                    process_spool_bytes=settings.process_spool_bytes,
-                    sandbox=sandbox(settings.bwrap_path),
-                    networked=any(workspace.network == "enabled" for workspace in settings.workspaces.values()),
+                _begun(
+                    (open_runner or _runner(settings))(
+                        state_dir=settings.state_dir,
+                        rg_path=settings.rg_path,
+                        bwrap_path=settings.bwrap_path,
+                        retention_seconds=settings.retention_seconds,
+                        wall_clock=wall_clock,
+                        spool_bytes=settings.spool_bytes,
+                        process_spool_bytes=settings.process_spool_bytes,
+                        sandbox=sandbox(settings.bwrap_path),
+                        networked=any(workspace.network == "enabled" for workspace in settings.workspaces.values()),
+                    )
                 ) as runner,
                 _open_gateway(settings, store, instances, runner, wall_clock, _exposed(settings, console)) as daemon,
             ):
                 yield daemon
         finally:
             instances.close()
+
+
+@asynccontextmanager
+async def _begun(opening: AbstractAsyncContextManager[Runner]) -> AsyncIterator[Runner]:
+    """Run a runner that has to have folders of its own in the state directory. Raises: Refusal STORE_UNAVAILABLE."""
+    async with AsyncExitStack() as stack:
+        try:
+            runner = await stack.enter_async_context(opening)
+        except OSError as error:
+            place = error.filename or "A folder for commands"
+            raise Refusal(
+                "STORE_UNAVAILABLE",
+                f"{place} cannot be made: {error.strerror}. The daemon did not start.",
+                next_step="Give CODESPACE_STATE_DIR a directory that the daemon can write.",
+            ) from error
+        yield runner
 
 
 @asynccontextmanager

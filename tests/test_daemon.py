@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +20,9 @@ from codespace.gateway.database import connect
 from codespace.runner import patcher
 from codespace.testing import Bench, open_bench
 from codespace.testing.faulty import Faults
+from codespace.testing.installed import END_SECONDS, script
 from codespace.testing.processes import command_line, descendants
+from codespace.testing.site import Site
 
 FILES = {"a.txt": "one\n"}
 PATCH = "*** Begin Patch\n*** Update File: a.txt\n@@\n-one\n+two\n*** End Patch\n"
@@ -89,3 +93,24 @@ async def test_a_daemon_that_ends_beside_a_patch_that_never_comes_back_records_i
         assert (row["finished_at"], events[-1], through) == (None, "stopped", False)
         await bench.start()
         assert (await bench.call("operation_status", operation_key="key"))["status"] == "failed_rolled_back"
+
+
+@pytest.mark.parametrize("name", ["homes", "spool"])
+def test_a_daemon_that_can_have_no_folder_of_its_own_says_so_and_does_not_start(tmp_path: Path, name: str) -> None:
+    site = Site(tmp_path)
+    site.add_workspace()
+    site.state.mkdir(0o700)
+    (site.state / name).touch()
+    told = subprocess.run(
+        [script(), "serve", "--stdio"],
+        env=site.environ,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=END_SECONDS,
+        check=False,
+    )
+    assert (told.returncode, told.stdout) == (1, "")
+    assert f"{site.state / name}" in told.stderr
+    assert "File exists" in told.stderr
+    assert "Traceback" not in told.stderr
