@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from codespace import limits
@@ -216,6 +216,8 @@ class Sandbox:
             if (more := _with(protected, named)) != protected:
                 protected = more  # rare, and the second look is quick from its second time on
                 found = self._look(root, workspace, protected)
+            if ways.lost:  # as with a link under a protected name itself
+                found = replace(found, links=tuple(sorted({*found.links, *ways.lost})))
             before = planted.see(root, found, ways.links, commits=_commits(workspace), outside=_outside(workspace))
             etc, submodules = self._etc.masks(), before.submodules
             return before, protected, plan.make(workspace, root, found, etc=etc, submodules=submodules, **asked)

@@ -19,6 +19,7 @@ from codespace.beneath import Hidden, Root
 from codespace.beneath.names import fold
 from codespace.sandbox import gitways, shortage
 
+_EVERYTHING: Final = "/**"
 _SPECIAL: Final = re.compile(r"[*?\[\]\\]")
 
 
@@ -30,12 +31,15 @@ class Detours:
     """Relative to the root."""
     globs: tuple[str, ...] = ()
     """Of what is protected behind them."""
+    lost: tuple[str, ...] = ()
+    """Those that nothing can be protected behind, as everybody comes to another place by them."""
 
 
 def look(root: Root, protected: Iterable[str]) -> Detours:
     """Return the links on the way to what globs protect at one place. What a name of any depth protects has no way."""
     links: dict[str, None] = {}
     globs: dict[str, None] = {}
+    lost: dict[str, None] = {}
     for glob in protected:
         directory, rest = _placed(glob)
         if not directory:
@@ -44,7 +48,9 @@ def look(root: Root, protected: Iterable[str]) -> Detours:
         links |= dict.fromkeys(way.links)
         if way.links and way.end is not None:
             globs[_glob(way.end, rest)] = None
-    return Detours(tuple(links), tuple(globs))
+        if way.links and way.is_anybodys:
+            lost[way.links[-1]] = None
+    return Detours(tuple(links), tuple(globs), tuple(lost))
 
 
 def behind(root: Root, protected: Iterable[str]) -> dict[str, str]:
@@ -59,7 +65,10 @@ def behind(root: Root, protected: Iterable[str]) -> dict[str, str]:
         directory, rests = left.pop()
         for name, is_link, below in _on_the_way(root, directory, rests):
             path = name if directory == "." else f"{directory}/{name}"
-            end = gitways.follow(root, posixpath.join(root.path, path)).end if is_link else path
+            way = gitways.follow(root, posixpath.join(root.path, path)) if is_link else None
+            end = path if way is None else way.end
+            if way is not None and way.is_anybodys:
+                found[_EVERYTHING] = path
             if end is None:
                 continue
             if is_link:
@@ -122,7 +131,7 @@ def _listed(root: Root, directory: str, names: Iterable[str]) -> Iterator[tuple[
 def _glob(end: str, rest: str) -> str:
     """Return a glob of what comes behind the place that links lead to, or of that place where nothing does."""
     place = "" if end == "." else "/" + _SPECIAL.sub("?", end)
-    return f"{place}/{rest}" if rest else place or "/**"
+    return f"{place}/{rest}" if rest else place or _EVERYTHING
 
 
 def _placed(glob: str) -> tuple[str, str]:

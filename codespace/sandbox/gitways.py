@@ -29,7 +29,12 @@ class Way:
     links: tuple[str, ...]
     """The links on it that lie in the root, in order."""
     outside: str | None
-    """Where it ends outside of the root, absolute; no component is a link."""
+    """Where it ends outside of the root, absolute; no component is a link, but in /proc, where none is followed."""
+
+    @property
+    def is_anybodys(self) -> bool:
+        """Whether who follows it decides where it ends, as by `/proc/self/cwd`: it may lead back into the root."""
+        return self.outside is not None and self.outside.startswith("/proc/")
 
 
 def follow(root: Root, path: str) -> Way:
@@ -58,6 +63,8 @@ class _Walk:
             self._step(self._left.pop())
             if self._followed > _LINKS:
                 break
+            if not self._inside and self._at[:1] == ["proc"] and self._at[1:]:
+                return Way(None, tuple(self._links), "/" + "/".join((*self._at, *reversed(self._left))))
         return Way(None, tuple(self._links), None)
 
     def _way(self) -> Way:

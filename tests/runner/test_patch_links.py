@@ -87,6 +87,14 @@ async def test_a_patch_is_not_taken_back_to_where_a_link_leads_by_now(tmp_path: 
         await site.patcher.plan_undo(site.workspace, "op-bbbbbbbbbbbbbbbbbbbbbbbb", "op-" + "a" * 24)
 
 
+@pytest.mark.parametrize("name", [".vscode", ".claude", ".mcp.json"])
+async def test_a_link_that_leads_elsewhere_for_everybody_who_looks_lets_no_patch_by(tmp_path: Path, name: str) -> None:
+    async with opened(tmp_path) as site:
+        (site.root / name).symlink_to("/proc/self/cwd/build")
+        problem = await refused(site, "*** Add File: build/tasks.json", "+x")
+        assert name in problem.message
+
+
 async def test_a_hidden_link_is_not_named(tmp_path: Path) -> None:
     async with opened(tmp_path, hidden_paths=(".vscode",)) as site:
         (site.root / ".vscode").symlink_to("build")

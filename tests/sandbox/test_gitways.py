@@ -12,7 +12,7 @@ import pytest
 
 from codespace.beneath import Root
 from codespace.errors import Refusal
-from codespace.sandbox import box, foreground, gitconfig
+from codespace.sandbox import box, foreground, gitconfig, gitways
 from codespace.sandbox.gitaccount import Account
 from codespace.sandbox.plan import HOME
 from codespace.sandbox.planted import Planted
@@ -491,3 +491,13 @@ def test_no_repository_can_be_put_where_one_above_the_root_expects_a_submodule(r
     run(below.having(git="unprotected"), attack)
     repository.plainly(["git", "status"], cwd=str(top))
     assert mark(below).exists()
+
+
+@pytest.mark.parametrize("way", ["/proc/self/cwd/x", "/proc/self/cwd/../../../etc", "/dev/fd/3", "up/self/root"])
+def test_a_way_through_what_the_kernel_makes_for_each_process_is_anybodys(tmp_path: Path, way: str) -> None:
+    (tmp_path / "up").symlink_to("/proc")
+    (tmp_path / "cpu").symlink_to("/proc/../etc")
+    with Root.open(str(tmp_path)) as root:
+        assert gitways.follow(root, str(tmp_path / way)).is_anybodys
+        assert gitways.follow(root, str(tmp_path / "cpu")).outside == "/etc"
+        assert not gitways.follow(root, str(tmp_path / "cpu")).is_anybodys

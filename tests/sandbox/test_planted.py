@@ -11,6 +11,7 @@ import pytest
 
 from codespace import limits
 from codespace.beneath import Root
+from codespace.errors import Refusal
 from codespace.sandbox import box, detours, foreground, git
 from codespace.sandbox.plan import HOME
 
@@ -271,6 +272,37 @@ def test_where_a_link_leads_in_a_directory_that_can_be_entered_but_not_listed_is
 
     assert cage.does(look) == {"/build/t": ".vscode/tasks.json"}
     (cage.root / ".vscode").chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    "leads",
+    ["/proc/self/cwd/build", "/proc/thread-self/cwd/build", "/dev/fd/../cwd/build", "/proc/self/cwd/../root/build"],
+)
+def test_a_link_that_leads_elsewhere_for_everybody_who_looks_is_told_and_no_command_runs_behind_it(
+    cage: Cage, leads: str
+) -> None:
+    """An editor that is started in the workspace comes to its `build`, the daemon to a place of its own."""
+
+    def prepare(script: str) -> box.Prepared:
+        return box.Sandbox(cage.bubblewrap).prepare(
+            cage.workspace,
+            command=["/bin/sh", "-c", script],
+            cwd=".",
+            env={"PATH": PATH, "HOME": HOME},
+            protected=PROTECTED,
+        )
+
+    def plant() -> set[str]:
+        prepared = prepare(f"mkdir build; echo evil >build/tasks.json; ln -s {leads} .vscode")
+        foreground.run(prepared.equipment, prepared.plan)
+        return {one.path for one in prepared.planted()}
+
+    assert cage.does(plant) == {".vscode"}
+    assert cage.plainly(["/bin/cat", ".vscode/tasks.json"]).out == "evil\n"
+    with pytest.raises(Refusal, match=r"\.vscode: a symbolic link"):
+        cage.does(lambda: prepare("echo worse >build/tasks.json"))
+    (cage.root / ".vscode").unlink()
+    cage.does(lambda: prepare("true"))
 
 
 def test_a_link_of_the_operators_on_the_way_leaves_commands_their_work(cage: Cage) -> None:
