@@ -20,6 +20,7 @@ from codespace.contract import Workspace
 from codespace.errors import CODES, Refusal
 from codespace.settings import MEMORY_DATABASE, Settings, notices
 
+_FOLDERS: Final = ("instances", "journal", "homes", "spool")
 _PREFIX: Final = "doctor-"
 _WRITTEN_BYTES: Final = 262_144  # a new database and its log take half of that
 
@@ -75,6 +76,15 @@ def state(settings: Settings) -> Iterator[Finding]:
             f"{settings.state_dir} can be read by others (mode {mode:04o})",
             f"chmod 700 {shlex.quote(settings.state_dir)}",
         )
+    blocked = _in_the_way(settings.state_dir)
+    for path in blocked:
+        yield Finding(
+            "fail",
+            subject,
+            f"{path} is no directory that this account can write: patches or commands fail, or no daemon starts",
+            f"Stop every daemon, and move it away; or, where another account made it: chown -R {os.geteuid()} "
+            f"{shlex.quote(path)}",
+        )
     try:
         _write_something(settings.state_dir)
     except OSError as error:
@@ -85,8 +95,18 @@ def state(settings: Settings) -> Iterator[Finding]:
             "Make room on its disk, or let this account write there.",
         )
     else:
-        if not mode & 0o077:
+        if not mode & 0o077 and not blocked:
             yield Finding("pass", subject, f"{settings.state_dir}, mode {mode:04o}")
+
+
+def _in_the_way(state_dir: str) -> list[str]:
+    """Return what stands where a daemon keeps a folder of its own: one that `sudo` made once, a file, a dead link."""
+    places = [os.path.join(state_dir, name) for name in _FOLDERS]
+    return [
+        path
+        for path in places
+        if os.path.lexists(path) and not (os.path.isdir(path) and os.access(path, os.R_OK | os.W_OK | os.X_OK))
+    ]
 
 
 def _write_something(directory: str) -> None:

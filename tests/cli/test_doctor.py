@@ -35,6 +35,25 @@ def test_a_state_directory_on_a_full_disk_is_a_failure_and_no_pass(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["instances", "journal", "homes", "spool"])
+@pytest.mark.parametrize("kind", ["file", "dead link"])
+def test_what_stands_where_a_daemon_keeps_a_folder_of_its_own_is_a_failure(
+    tmp_path: Path, name: str, kind: str
+) -> None:
+    tmp_path.chmod(0o700)
+    settings = Settings(state_dir=str(tmp_path), database=":memory:")
+    if kind == "file":
+        (tmp_path / name).touch()
+    else:
+        (tmp_path / name).symlink_to(tmp_path / "gone")
+    (found,) = findings.state(settings)
+    assert found.verdict == "fail"
+    assert found.found.startswith(f"{tmp_path / name} is no directory that this account can write")
+    (tmp_path / name).unlink()
+    (tmp_path / name).mkdir(0o700)
+    assert [each.verdict for each in findings.state(settings)] == ["pass"]
+
+
 def test_a_fix_can_be_pasted_whatever_the_path(tmp_path: Path) -> None:
     place = tmp_path / "my own; $(files)"
     place.mkdir(mode=0o755)
