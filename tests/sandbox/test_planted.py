@@ -189,17 +189,56 @@ def test_an_index_that_names_no_submodule_or_is_none_is_not_told(repository: Cag
 
 
 @pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("shared", r"../../shared\n"),
+        ("shared", r"../../shared\r\n"),
+        ("sha\nred", r"../../sha\nred\n"),
+        ("shared", r"../../shared\0x\n"),
+    ],
+)
 def test_the_shared_part_of_a_repository_is_no_commands_also_where_it_is_none_by_itself(
-    cage: Cage, monkeypatch: pytest.MonkeyPatch, is_there: bool
+    cage: Cage, monkeypatch: pytest.MonkeyPatch, place: str, said: str, is_there: bool
 ) -> None:
     """A run makes `sub/.git` without a configuration, and is told; another would give it one elsewhere."""
     monkeypatch.setenv("HOME", str(cage.base / "home"))
-    making_it = "mkdir -p sub/.git; echo ref: refs/heads/main >sub/.git/HEAD; echo ../../shared >sub/.git/commondir"
-    assert planting(cage, f"{making_it}; {'mkdir shared' if is_there else 'true'}") == {"sub/.git"}
-    attack = f"mkdir -p shared/objects shared/refs; printf '%s' {shlex.quote(EVIL % mark(cage))} >shared/config"
-    assert planting(cage, attack) == (set() if is_there else {"shared"})
+    making_it = f"mkdir -p sub/.git; echo ref: refs/heads/main >sub/.git/HEAD; printf '{said}' >sub/.git/commondir"
+    shared = shlex.quote(place)
+    assert planting(cage, f"{making_it}; {f'mkdir {shared}' if is_there else 'true'}") == {"sub/.git"}
+    configuration = shlex.quote(EVIL % mark(cage))
+    attack = f"mkdir -p {shared}/objects {shared}/refs; printf '%s' {configuration} >{shared}/config"
+    assert planting(cage, attack) == (set() if is_there else {place})
     cage.plainly(["git", "status"], cwd=str(cage.root / "sub"))
     assert mark(cage).exists() is not is_there  # where it was told, that is the control
+
+
+@pytest.mark.parametrize("last", [r"x\0y\n", r"\0", r"/\0/\r"])
+def test_a_path_with_a_nul_in_what_a_gitfile_leads_to_is_read_up_to_it(
+    cage: Cage, monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    monkeypatch.setenv("HOME", str(cage.base / "home"))
+    assert planting(cage, r"mkdir sub; printf 'gitdir: ../store\0x\n' >sub/.git") == {"sub/.git"}
+    planting(cage, f"mkdir store; printf '{last}' >store/commondir")
+    assert planting(cage, "true") == set()
+
+
+@pytest.mark.parametrize(
+    ("place", "spelled"), [(".git/hooks/post-index-change", None), ("../home/.profile", None), ("HOME", "/.profile")]
+)
+def test_a_name_in_the_index_that_has_a_checkout_write_where_none_may_is_told_as_loud(
+    repository: Cage, place: str, spelled: str | None
+) -> None:
+    chosen = repository.having(git="commit")
+    written = repository.root / place if spelled is None else repository.base / "home" / spelled[1:]
+    name = place if spelled is None else str(written)
+    stand_in = "z" * len(name)
+    making_it = f"echo evil >{stand_in} && git add {stand_in} && rm {stand_in}" if "/" not in stand_in else "false"
+    done = chosen.sh(f"{making_it} && {RENAMED} {stand_in} {shlex.quote(name)}")
+    assert (done.code, done.loud) == (0, (".git",)), done.err
+    assert chosen.sh("true").planted == ()
+    repository.plainly(["git", *IDENTITY, "checkout-index", "-a"])
+    assert written.read_text() == "evil\n"  # the control: this is what it is told for
 
 
 # --- what cannot be looked into ---
@@ -233,6 +272,12 @@ def test_a_closed_directory_is_told_as_loud_where_its_name_is_one_that_the_host_
     is_told = cage.uid != 0 or place in (".claude", ".git")  # nothing is closed to root
     assert (done.planted, done.loud) == ((place,) if is_told else (), (place,) if is_told and is_loud else ())
     (cage.root / place).chmod(0o755)
+
+
+def test_a_root_that_a_run_closed_is_told_as_loud(cage: Cage) -> None:
+    done = cage.run(["/bin/sh", "-c", "mkdir .vscode; echo evil >.vscode/tasks.json; chmod 311 ."], protected=PROTECTED)
+    assert done.loud == (() if cage.uid == 0 else (".",))
+    cage.root.chmod(0o755)
 
 
 # --- links ---
