@@ -112,13 +112,14 @@ def compare(
     handed = {path for path, state in after.in_hand.items() if state != before.in_hand.get(path)}
     found = (_running(after) - _running(before)) | entered | closed | handed
     covers = Hidden(hidden).covers
+    placed = Hidden([glob for glob in protected if glob.startswith("/")])
     ways = Hidden([f"/{name}" for glob in protected if "**" not in (name := glob.strip("/").partition("/")[0])])
 
     def is_loud(path: str) -> bool:
         opened = path not in closed or path == "." or is_git_name(posixpath.basename(path)) or ways.covers_folded(path)
         if path in handed:  # of a repository outside, the root is a worktree
             return posixpath.isabs(path) or _is_next(posixpath.dirname(path), after)
-        return path in entered or (opened and _is_next(path, after))
+        return path in entered or (opened and (_is_next(path, after) or placed.covers_folded(path)))
 
     planted = [
         Planted(path, is_loud(path), path in closed)

@@ -274,9 +274,15 @@ def test_a_closed_directory_is_told_as_loud_where_its_name_is_one_that_the_host_
     (cage.root / place).chmod(0o755)
 
 
+def test_what_an_editor_runs_at_the_root_is_told_as_loud_also_in_a_directory(cage: Cage) -> None:
+    attack = "mkdir -p .vscode sub/.vscode sub/.hg; echo evil | tee .vscode/tasks.json >sub/.vscode/tasks.json"
+    done = cage.run(["/bin/sh", "-c", attack], protected=(*PROTECTED, ".hg/"))
+    assert (done.planted, done.loud) == ((".vscode/tasks.json", "sub/.hg"), (".vscode/tasks.json",))
+
+
 def test_a_root_that_a_run_closed_is_told_as_loud(cage: Cage) -> None:
     done = cage.run(["/bin/sh", "-c", "mkdir .vscode; echo evil >.vscode/tasks.json; chmod 311 ."], protected=PROTECTED)
-    assert done.loud == (() if cage.uid == 0 else (".",))
+    assert done.loud == ((".vscode/tasks.json",) if cage.uid == 0 else (".",))
     cage.root.chmod(0o755)
 
 
