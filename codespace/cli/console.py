@@ -51,12 +51,19 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         print(f"codespace: the link cannot be written: {display(configured.cause(error))}", file=sys.stderr)
         return cli.USAGE
-    if arguments.no_browser or not webbrowser.open(Path(path).as_uri()):
+    if arguments.no_browser or not _opens(path):
         print(f"Open this file in your browser, soon: {display(path)}")
     else:
         print("Your browser opens the console. If it does not, open this file in it, soon:")
         print(display(path))
     return 0
+
+
+def _opens(path: str) -> bool:
+    try:
+        return webbrowser.open(Path(path).as_uri())
+    except (ValueError, webbrowser.Error, OSError):  # what BROWSER says is no command
+        return False
 
 
 def write_link(settings: Settings, url: str) -> str:

@@ -65,6 +65,16 @@ def test_a_port_that_another_account_has_taken_is_given_no_ticket(
             server.kill()
 
 
+def test_a_browser_that_is_no_command_leaves_the_file_to_be_opened(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.add_workspace()
+    site.extra_environ |= {"CODESPACE_HTTP_PORT": str(free_port()), "BROWSER": "'%s"}
+    with with_console(site):
+        said = console(site)
+    assert (said.returncode, said.stderr) == (0, "")
+    assert said.stdout.startswith("Open this file in your browser, soon: ")
+
+
 def test_the_browser_is_given_the_file_whatever_its_path_is_and_wherever_the_console_is(tmp_path: Path) -> None:
     folder = tmp_path / "a #b %20c"
     folder.mkdir()
