@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
+import structlog
 import trio
 
 from codespace import limits
@@ -26,6 +27,8 @@ from codespace.runner.protected import protected_paths
 from codespace.sandbox.box import HOME, Prepared, Sandbox, unavailable
 from codespace.sandbox.proxyenv import proxy_environment
 from codespace.sandbox.spawn import Launch, NotStarted
+
+log = structlog.get_logger("codespace.commands")
 
 LAYERS: Final = 2
 """Generations of the tree that are bubblewrap's own: itself, and process 1 inside."""
@@ -182,8 +185,10 @@ class Boxed:
         except (OSError, Refusal) as problem:
             why = problem.message if isinstance(problem, Refusal) else f"{problem.strerror or problem}."
             # A refusal ends with what it left undone, which here is nothing of the call's.
-            why = f"{why.partition(' Nothing was ')[0].removesuffix('.')}."
-            return (), [f"Whether the run left git directories or protected files is not known: {why}"]
+            return _unknown(f"{why.partition(' Nothing was ')[0].removesuffix('.')}.")
+        except Exception:  # the command chose what was looked at; its end is told, and other commands go on
+            log.exception("what a run left could not be looked at")
+            return _unknown("the look at it ended by a fault of CodeSpace.")
         if not found:
             return (), []
         named = tuple(display(one.path, limit=200) for one in found[: limits.SANDBOX_SHOWN])
@@ -227,6 +232,10 @@ def _env(workspace: Workspace, request: SpawnRequest) -> dict[str, str]:
     """Return the command's environment; the way out is laid over all, for there is no other."""
     env = environment.build(workspace.env, request.env, HOME, terminal=request.tty)
     return env | proxy_environment() if workspace.network == "enabled" else env
+
+
+def _unknown(why: str) -> tuple[tuple[str, ...], list[str]]:
+    return (), [f"Whether the run left git directories or protected files is not known: {why}"]
 
 
 def complaint(descriptor: int | None) -> str:

@@ -6,23 +6,24 @@ itself, runs programs the next time a person types `git status`. Nothing here ru
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import itertools
 import os
 import posixpath
 import re
 import stat
+import string
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 
 from codespace import limits
 from codespace.beneath import Root
 from codespace.beneath.reading import Stamp
 from codespace.errors import Refusal
-from codespace.sandbox import gitconfig, shortage
+from codespace.sandbox import gitconfig, gitindex, gitways, shortage
 from codespace.sandbox.scan import GitDirectory, Inventory
 
 Mode = Literal["read_only", "commit", "unprotected"]
@@ -57,14 +58,6 @@ _OF_WORKTREE: Final = ("commondir", "gitdir")
 _GUARDS_OF_WORKTREE: Final[Mapping[str, bytes | None]] = {"config.worktree": b"", "modules": b"", "gitweb": None}
 # With a directory `modules` it would be taken for one with submodules, and `git worktree remove` would refuse. Where
 # there are submodules it must be one, or git could not clone them.
-_GITLINK: Final = b"\x00\x00\xe0\x00"
-_SPARSE: Final = b"sdir"
-_DIRECTORY: Final = b"\x00\x00\x40\x00"
-"""In a sparse index, which stands for all below it; git looks into its tree once something is there."""
-_STATUS_BYTES: Final = 40
-_NAME_BYTES: Final = (20, 32)  # SHA-1, SHA-256
-_LONG: Final = 0xFFF  # the length of a name as long as this or longer
-_SPLIT: Final = b"link"
 _SMALL_BYTES: Final = 4096
 
 
@@ -213,7 +206,9 @@ def _worktrees(root: Root, path: str, workspace: str) -> tuple[list[str], list[s
 
 
 def _guards(root: Root, worktree: str) -> Mapping[str, bytes | None]:
-    has_submodules = not _kind(root, f"{worktree}/modules") and bool(_indexed(root, worktree))
+    has_submodules = not _kind(root, f"{worktree}/modules") and bool(
+        _indexed(root, worktree, GitDirectory(posixpath.dirname(posixpath.dirname(worktree)) or ".", "bare"))
+    )
     return {**_GUARDS_OF_WORKTREE, "modules": None} if has_submodules else _GUARDS_OF_WORKTREE
 
 
@@ -224,7 +219,8 @@ def _tree_lies_in(root: Root, below: str, workspace: str) -> bool:
         data, _ = root.read(below + "gitdir", _SMALL_BYTES)
     except Refusal:
         return False
-    gitfile = os.path.join(root.path, below, os.fsdecode(data).partition("\n")[0])  # git 2.48 can make it relative
+    said = gitways.pointed(os.fsdecode(data), string.whitespace)
+    gitfile = os.path.join(root.path, below, said)  # git 2.48 can make it relative
     tree = os.path.dirname(os.path.normpath(gitfile))
     return f"{tree}/".startswith(workspace.rstrip("/") + "/")
 
@@ -282,14 +278,19 @@ class Submodules:
     """The `.git` of each repository that stands at one, and of each whose index cannot be looked through."""
 
 
-def submodules(root: Root, inventory: Inventory) -> Submodules:
+def submodules(root: Root, inventory: Inventory, *, checked: bool = False) -> Submodules:
     """Return the submodules of all repositories that lie below the root or have it in their trees.
 
-    Raises: OSError, Refusal for a shortage.
+    Args:
+        checked: Whether the names in their indexes are looked at too, as where commands may write those.
+    Raises: OSError, Refusal for a shortage; Refusal SANDBOX_UNAVAILABLE for what takes long.
     """
     places: dict[str, bool] = {}
     entered: set[str] = set()
-    for top, expected in itertools.chain(_expected_below(root, inventory), _expected_above(root)):
+    until = time.monotonic() + limits.SANDBOX_SCAN_SECONDS
+    for top, expected in itertools.chain(_expected_below(root, inventory, checked=checked), _expected_above(root)):
+        if time.monotonic() > until:
+            raise _too_much()
         if expected is None:
             entered.add(f"{top}/.git".removeprefix(root.path.rstrip("/") + "/"))
         for path, is_sparse in _normal(root, top, expected or ()):
@@ -326,12 +327,10 @@ def _is_there(root: Root, path: str) -> bool | None:
     return True
 
 
-def _expected_below(root: Root, inventory: Inventory) -> Iterator[tuple[str, list[str] | None]]:
+def _expected_below(root: Root, inventory: Inventory, *, checked: bool) -> Iterator[tuple[str, list[str] | None]]:
     """Yield the top of each working tree and what its index says."""
     for found in inventory.git:
-        expected = [] if found.kind == "link" else _expected(root, found)
-        if expected == []:
-            continue  # nearly always
+        expected = [] if found.kind == "link" else _expected(root, found, checked=checked)
         beside = posixpath.normpath(posixpath.join(root.path, posixpath.dirname(found.path)))
         for top in (beside, *(gitconfig.tops(root, found) if expected else ())):
             yield top, expected
@@ -343,119 +342,44 @@ def _expected_above(root: Root) -> Iterator[tuple[str, list[str] | None]]:
         yield top, _indexed_at(directories[-1])
 
 
-def _expected(root: Root, found: GitDirectory) -> list[str] | None:
+def _expected(root: Root, found: GitDirectory, *, checked: bool) -> list[str] | None:
     """Return what the index of a repository says, wherever it is: a submodule's and a worktree's lie elsewhere.
 
     Outside of the root only that of the root itself is looked for: which place on this machine is opened is not a
     command's to say.
     """
-    if found.kind == "bare":
-        return _indexed(root, found.path) or []  # it has one where it is told of a working tree
-    if found.kind == "directory":
-        return _indexed(root, found.path)
+    if found.kind != "gitfile":
+        expected = _indexed(root, found.path, found, checked=checked)
+        return expected or [] if found.kind == "bare" else expected  # it has one where it is told of a tree
     directory = gitconfig.leads_to(root, found.path)
-    if directory.startswith(root.path.rstrip("/") + "/"):
-        return _indexed(root, directory[len(root.path.rstrip("/")) + 1 :])
-    return _indexed_at(directory) if found.path == ".git" else []
+    own = root.path.rstrip("/") + "/"
+    if directory.startswith(own):
+        return _indexed(root, directory[len(own) :], found, checked=checked)
+    return _indexed_at(directory, checked=checked) if found.path == ".git" else []
 
 
-def _indexed_at(directory: str) -> list[str] | None:
+def _indexed(root: Root, directory: str, repository: GitDirectory, *, checked: bool = False) -> list[str] | None:
+    return gitindex.expected(root, directory, partial(gitconfig.object_bytes, root, repository), checked=checked)
+
+
+def _indexed_at(directory: str, *, checked: bool = False) -> list[str] | None:
     try:
         with Root.open(directory) as elsewhere:
-            return _indexed(elsewhere, ".")
+            size = partial(gitconfig.object_bytes_of, directory)
+            return gitindex.expected(elsewhere, ".", size, checked=checked)
     except (Refusal, ValueError) as problem:
         if shortage.is_behind(problem):
             raise
         return []
 
 
-def _indexed(root: Root, directory: str) -> list[str] | None:
-    """Return the paths of submodules in an index, and with a slash behind them what may hold any; None where it is too
-    large or not as git writes it."""
-    index = _bytes(root, f"{directory}/index", limits.SANDBOX_INDEX_BYTES)
-    if index is None:
-        return None
-    # What is not in the index itself is in the one that it was split from.
-    shared = (_bytes(root, f"{directory}/sharedindex.{name}", limits.SANDBOX_INDEX_BYTES) for name in _bases(index))
-    found: list[str] = []
-    for data in (index, *shared):
-        paths = None if data is None else _submodules(data)
-        if paths is None:
-            return None
-        found += paths
-    return found
-
-
-def _bases(index: bytes) -> Iterator[str]:
-    """Yield what may be the name of the index that this one was split from; a file's name can have the same letters."""
-    at = index.find(_SPLIT)
-    while at >= 0:
-        start = at + len(_SPLIT) + 4
-        if _NAME_BYTES[0] <= int.from_bytes(index[at + len(_SPLIT) : start], "big") <= len(index) - start:
-            yield from (index[start : start + size].hex() for size in _NAME_BYTES)
-        at = index.find(_SPLIT, at + 1)
-
-
-def _bytes(root: Root, path: str, most: int) -> bytes | None:
-    """Return the bytes of a file, none where there is no such; None where there are more than `most`."""
-    try:
-        return root.read(path, most)[0]
-    except Refusal as refused:
-        if shortage.is_behind(refused):
-            raise
-        return None if refused.code == "FILE_TOO_LARGE" else b""
-
-
-def _submodules(data: bytes) -> list[str] | None:
-    """Return what `_indexed` does of one file, with object names of whichever size.
-
-    Of lengths that are not so git believes other names than are told here.
-    """
-    if _GITLINK not in data and _SPARSE not in data:
-        return []  # nearly always: the bytes of the mode are nowhere, so nothing needs to be parsed
-    for size in _NAME_BYTES:
-        with contextlib.suppress(ValueError, IndexError):
-            return _parsed(data, size)
-    return None
-
-
-def _parsed(data: bytes, size: int) -> list[str]:
-    """Return what `_submodules` does. Raises: ValueError, IndexError where object names are not of this size.
-
-    Source: gitformat-index(5), versions 2 to 4.
-    """
-    version, count = int.from_bytes(data[4:8], "big"), int.from_bytes(data[8:12], "big")
-    if data[:4] != b"DIRC" or version not in (2, 3, 4):
-        return []
-    found: list[str] = []
-    position, name = 12, b""
-    for _ in range(count):
-        mode = data[position + 24 : position + 28]
-        start = position + _STATUS_BYTES + size
-        length = int.from_bytes(data[start : start + 2], "big") & _LONG
-        start += 4 if data[start] & 0x40 else 2
-        if version == 4:
-            stripped, start = _varint(data, start)
-            end = data.index(b"\0", start)
-            name = name[: len(name) - stripped] + data[start:end]
-            position = end + 1
-        else:
-            end = data.index(b"\0", start)
-            name = data[start:end]
-            position += (end - position + 8) // 8 * 8
-        if length != min(len(name), _LONG):
-            raise ValueError("the length of a name is not what it is said to be")
-        if mode in (_GITLINK, _DIRECTORY):
-            found.append(os.fsdecode(name).rstrip("/") + ("/" if mode == _DIRECTORY else ""))
-    return found
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    value = data[position] & 0x7F
-    while data[position] & 0x80:
-        position += 1
-        value = ((value + 1) << 7) | (data[position] & 0x7F)
-    return value, position + 1
+def _too_much() -> Refusal:
+    return Refusal(
+        "SANDBOX_UNAVAILABLE",
+        "Looking through the indexes of the git repositories in the workspace took over "
+        f"{limits.SANDBOX_SCAN_SECONDS:g} s. Nothing was started.",
+        next_step="Ask the operator to look at the size of their `index` files, or to register a smaller directory.",
+    )
 
 
 def common_directory(root_path: str) -> str | None:
@@ -467,14 +391,14 @@ def common_directory(root_path: str) -> str | None:
     whatever its `commondir` says.
     """
     gitfile = os.path.join(root_path, ".git")
-    named = _line(gitfile, "gitdir: ")
+    named = _pointed(gitfile, "gitdir: ")
     if named is None:
         return None
     directory = os.path.realpath(os.path.join(root_path, named))
-    back = _line(os.path.join(directory, "gitdir"), "")
+    back = _pointed(os.path.join(directory, "gitdir"), "")
     if back is None or os.path.realpath(os.path.join(directory, back)) != os.path.realpath(gitfile):
         return None
-    common = _line(os.path.join(directory, "commondir"), "")
+    common = _pointed(os.path.join(directory, "commondir"), "")
     if common is None:
         return None
     found = os.path.realpath(os.path.join(directory, common))
@@ -485,8 +409,8 @@ def common_directory(root_path: str) -> str | None:
     return found
 
 
-def _line(path: str, prefix: str) -> str | None:
-    """Return the first line of a small regular file behind `prefix`; None where there is none such."""
+def _pointed(path: str, prefix: str) -> str | None:
+    """Return the path in a small regular file behind `prefix`; None where there is none such."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -496,7 +420,7 @@ def _line(path: str, prefix: str) -> str | None:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return None
-        line = os.fsdecode(os.read(descriptor, _SMALL_BYTES)).partition("\n")[0]
+        line = gitways.pointed(os.fsdecode(os.read(descriptor, _SMALL_BYTES)))
     except OSError:
         return None
     finally:

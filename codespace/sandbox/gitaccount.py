@@ -107,11 +107,6 @@ def text(path: str) -> str:
         os.close(descriptor)
 
 
-def line(path: str) -> str:
-    """Return the first line of such a file."""
-    return text(path).partition("\n")[0]
-
-
 def content(descriptor: int) -> str:
     """Return the text of a regular file; empty where it is too large, or cannot be read."""
     parts: list[bytes] = []

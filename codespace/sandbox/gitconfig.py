@@ -15,6 +15,7 @@ import os
 import posixpath
 import re
 import stat
+import string
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -134,9 +135,9 @@ def above(root: Root) -> Iterator[tuple[str, tuple[str, ...]]]:
         place = posixpath.join(top, ".git")
         if os.path.isdir(place):
             yield top, (place,)
-        elif said := gitaccount.line(place).removeprefix("gitdir: "):
+        elif said := gitways.pointed(gitaccount.text(place)).removeprefix("gitdir: "):
             own = posixpath.join(top, said)
-            common = gitaccount.line(f"{own}/commondir")
+            common = gitways.pointed(gitaccount.text(f"{own}/commondir"))
             yield top, (posixpath.join(own, common), own) if common else (own,)
 
 
@@ -146,6 +147,19 @@ def tops(root: Root, repository: GitDirectory) -> list[str]:
     directories = search.directories(repository)
     said = search.said(directories)
     return [posixpath.normpath(posixpath.join(at, one.path)) for one in said if one.kind == "top" for at in directories]
+
+
+def object_bytes(root: Root, repository: GitDirectory) -> int:
+    """Return how long the name of an object is in a repository that has its configuration below the root."""
+    search = _Search(root, _NOBODY)
+    directories = search.directories(repository)
+    return gitsettings.object_bytes(search.read(f"{directories[0]}/config") if directories else "")
+
+
+def object_bytes_of(directory: str) -> int:
+    """Return the same of a git directory anywhere, that of a linked worktree too."""
+    common = posixpath.join(directory, gitways.pointed(gitaccount.text(f"{directory}/commondir")))
+    return gitsettings.object_bytes(gitaccount.text(f"{common}/config"))
 
 
 def leads_to(root: Root, gitfile: str) -> str:
@@ -177,7 +191,7 @@ class _Search:
         if end is None:
             return []
         own = f"{self._root.path}/{end}"
-        said = _text(self._root, f"{end}/commondir").partition("\n")[0]
+        said = gitways.pointed(_text(self._root, f"{end}/commondir"))
         common = self._led_to(posixpath.join(own, said), "HEAD") if said else None
         return [own] if common is None else [f"{self._root.path}/{common}", own]
 
@@ -206,7 +220,7 @@ class _Search:
         for directory in directories:
             self._see_hooks(f"{directory}/hooks")
         for worktree in self._listed(f"{directories[0]}/{_WORKTREES}", links=False) if worktrees else ():
-            gitfile = posixpath.join(worktree, self._read(f"{worktree}/gitdir").partition("\n")[0])
+            gitfile = posixpath.join(worktree, gitways.pointed(self.read(f"{worktree}/gitdir"), string.whitespace))
             self.see_repository((posixpath.dirname(gitfile),), (worktree,), worktrees=False)
 
     def see_account(self) -> None:
@@ -230,7 +244,8 @@ class _Search:
             if path in seen:
                 continue
             seen.add(path)
-            for named in gitsettings.named(self._read(path)):
+            self._look_at_clock()
+            for named in gitsettings.named(self.read(path)):
                 if named.kind == "configuration":
                     left.append(gitaccount.beside(path, named.path))
                     self._add(self._follow(left[-1]))
@@ -286,7 +301,7 @@ class _Search:
         if place in self.found or len(self.found) < self._room:
             self.found[place] = self.found.get(place, True) and is_pushed
 
-    def _read(self, path: str) -> str:
+    def read(self, path: str) -> str:
         """Return the text of a configuration; where a link leads to it, add the way."""
         inside = _inside(self._root, path)
         if inside is not None and self._root.stamp(inside) is None:
@@ -401,7 +416,7 @@ def _absolute(root: Root, way: Way) -> str:
 
 def _named_by(root: Root, gitfile: str) -> str:
     """Return the path in a gitfile, absolute and as it is spelled; that of its own directory where it says none."""
-    said = _text(root, gitfile).partition("\n")[0].removeprefix("gitdir: ")
+    said = gitways.pointed(_text(root, gitfile)).removeprefix("gitdir: ")
     return posixpath.join(root.path, posixpath.dirname(gitfile), said)
 
 

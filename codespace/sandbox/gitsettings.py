@@ -135,12 +135,18 @@ def named(text: str) -> Iterator[Named]:
         kind = _PATHS.get((section, key))
         if kind is not None:
             path = _path(_plain(said))
-            if path and "\0" not in path:  # an empty one takes no hooks from anywhere
+            if path:  # an empty one takes no hooks from anywhere
                 yield Named(kind, path)
         elif (section, key) in _COMMANDS or section in _OF_ANY_KEY or (section, key) == ("submodule", "update"):
             yield from (Named("program", path) for path in _programs(section, _plain(said)))
         elif (section, key) in _ADDRESSES and (address := _plain(said)).startswith(_EXTERNAL):
             yield from (Named("program", path) for path in _programs(section, address.removeprefix(_EXTERNAL)))
+
+
+def object_bytes(text: str) -> int:
+    """Return how long the name of an object is by the configuration of a repository: 20 for SHA-1, 32 for SHA-256."""
+    found = [said for section, key, said in _settings(text) if (section, key) == ("extensions", "objectformat")]
+    return 32 if found and _plain(found[-1]) == "sha256" else 20
 
 
 def _path(value: str) -> str:
@@ -150,7 +156,7 @@ def _path(value: str) -> str:
 
 def _programs(section: str, value: str) -> Iterator[str]:
     """Yield the paths in a command that a shell is given: what it starts, and what it has an interpreter read."""
-    if "\0" in value or (section in _MARKED and not value.startswith("!")):
+    if section in _MARKED and not value.startswith("!"):
         return
     left = [value.removeprefix("!")]
     for _ in range(_NESTED):
@@ -230,7 +236,10 @@ def _settings(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _plain(value: str) -> str:
-    """Return a value without its quotes and escapes, and without what spaces stand at its ends outside of quotes."""
+    """Return a value without its quotes and escapes, and without what spaces stand at its ends outside of quotes.
+
+    A NUL ends it.
+    """
     kept: list[str] = []
     spaces = ""
     quoted = has_begun = False
@@ -244,4 +253,4 @@ def _plain(value: str) -> str:
         kept.append(part)
         has_begun = has_begun or part != ""
         spaces = ""
-    return "".join(kept)
+    return "".join(kept).partition("\0")[0]

@@ -37,6 +37,16 @@ class Way:
         return self.outside is not None and self.outside.startswith("/proc/")
 
 
+def pointed(text: str, behind: str = "\r\n") -> str:
+    """Return the path that a gitfile, a `commondir` or a `gitdir` has as its `text`, as git reads it: a line end in the
+    middle belongs to it, and a NUL ends it.
+
+    Args:
+        behind: What does not belong to it at the end; of a `gitdir` white space.
+    """
+    return text.rstrip(behind).partition("\0")[0]
+
+
 def follow(root: Root, path: str) -> Way:
     """Return where the absolute `path` leads. What does not exist is taken for a directory: it may be made.
 

@@ -7,10 +7,13 @@ an editor looks. So whatever decides that something runs is compared, not only w
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from codespace import limits
 from codespace.beneath import Hidden, Root
+from codespace.errors import Refusal
 from codespace.sandbox import git
 from codespace.sandbox.scan import Inventory, is_git_name
 
@@ -38,8 +41,9 @@ class Sight:
     in bare ones, in those outside, and among data."""
     in_hand: Mapping[str, object]
     """What git has in hand, in the same repositories and in others, and what tells that it was changed."""
-    covered: frozenset[tuple[int, int]]
-    """Device and inode of what was hidden from the command, which can move it with a directory above it."""
+    covered: frozenset[tuple[int, ...]]
+    """Device and inode of what was hidden from the command, which can move it with a directory above it; of a link,
+    which it can remove, the whole stamp: something else may have its inode behind it."""
 
 
 def see(
@@ -60,15 +64,22 @@ def see(
         outside: Those that it may write to.
     Raises: OSError, Refusal where it cannot be looked at.
     """
-    hidden = (*inventory.hidden_directories, *inventory.hidden_files, *inventory.hidden_links)
-    stamps = (root.stamp(path) for path in hidden)
     return Sight(
         inventory,
-        git.submodules(root, inventory),
+        git.submodules(root, inventory, checked=commits),
         frozenset((*links, *(_links_inside(root, inventory) if commits else ()), *_links_outside(writable))),
         _in_hand(root, inventory if commits else Inventory(), outside),
-        frozenset(stamp[:2] for stamp in stamps if stamp is not None),
+        frozenset(_covered(root, inventory)),
     )
+
+
+def _covered(root: Root, inventory: Inventory) -> Iterator[tuple[int, ...]]:
+    for path in (*inventory.hidden_directories, *inventory.hidden_files):
+        if (stamp := root.stamp(path)) is not None:
+            yield stamp[:2]
+    for path in inventory.hidden_links:
+        if (stamp := root.stamp(path)) is not None:
+            yield stamp
 
 
 def _links_inside(root: Root, inventory: Inventory) -> Iterator[str]:
@@ -111,7 +122,7 @@ def compare(
     closed = {*after.inventory.unreadable} - {*before.inventory.unreadable}
     handed = {path for path, state in after.in_hand.items() if state != before.in_hand.get(path)}
     found = (_running(after) - _running(before)) | entered | closed | handed
-    covers = Hidden(hidden).covers
+    covered = _Covered(root, before.covered, hidden)
     placed = Hidden([glob for glob in protected if glob.startswith("/")])
     ways = Hidden([f"/{name}" for glob in protected if "**" not in (name := glob.strip("/").partition("/")[0])])
 
@@ -121,11 +132,7 @@ def compare(
             return posixpath.isabs(path) or _is_next(posixpath.dirname(path), after)
         return path in entered or (opened and (_is_next(path, after) or placed.covers_folded(path)))
 
-    planted = [
-        Planted(path, is_loud(path), path in closed)
-        for path in found
-        if not _was_covered(root, path, before.covered, covers)
-    ]
+    planted = [Planted(path, is_loud(path), path in closed) for path in found if not covered.cover(path)]
     return sorted(planted, key=lambda one: (not one.loud, one.path))
 
 
@@ -138,11 +145,45 @@ def _is_next(path: str, sight: Sight) -> bool:
     return "/" not in path or path == "." or posixpath.dirname(path) in sight.submodules.places
 
 
-def _was_covered(root: Root, path: str, covered: frozenset[tuple[int, int]], covers: Callable[[str], bool]) -> bool:
-    """Return whether `path`, or a directory above it, was hidden before the run, under whatever name that was."""
-    if not covered:
-        return False
-    names = path.split("/")
-    above = ("/".join(names[:end]) for end in range(1, len(names) + 1))
-    stamps = (root.stamp(place) for place in above if covers(place))
-    return any(stamp is not None and stamp[:2] in covered for stamp in stamps)
+class _Covered:
+    """What was hidden before a run, under whatever name that was.
+
+    Each directory is asked about once, for all that is found below it: a command can make very many, very deep.
+    """
+
+    def __init__(self, root: Root, stamps: frozenset[tuple[int, ...]], hidden: Sequence[str]) -> None:
+        self._root = root
+        self._stamps = stamps
+        self._hidden = Hidden(hidden)
+        self._known = {"": False, "/": False}
+        self._deadline = time.monotonic() + limits.SANDBOX_SCAN_SECONDS
+
+    def cover(self, path: str) -> bool:
+        """Return whether `path`, or a directory above it, was hidden. Raises: Refusal SANDBOX_UNAVAILABLE."""
+        if not self._stamps:
+            return False
+        unknown: list[str] = []
+        while path not in self._known:
+            unknown.append(path)
+            path = posixpath.dirname(path)
+        was_above = self._known[path]
+        for place in reversed(unknown):
+            self._known[place] = was_above = was_above or self._covers(place)
+        return was_above
+
+    def _covers(self, place: str) -> bool:
+        if time.monotonic() > self._deadline:
+            raise _too_many()
+        if not self._hidden.covers(place):
+            return False
+        stamp = self._root.stamp(place)
+        return stamp is not None and (stamp in self._stamps or stamp[:2] in self._stamps)
+
+
+def _too_many() -> Refusal:
+    return Refusal(
+        "SANDBOX_UNAVAILABLE",
+        "Telling what a run left from what was hidden before it took over "
+        f"{limits.SANDBOX_SCAN_SECONDS:g} s. Nothing was told of it.",
+        next_step="Ask the operator to look at what commands left in the workspace (`find . -name .git`).",
+    )

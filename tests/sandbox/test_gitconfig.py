@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from pathlib import Path
 
@@ -180,4 +181,22 @@ def test_repositories_with_too_much_configuration_are_refused_and_not_waited_for
     monkeypatch.setattr(limits, "SANDBOX_SCAN_SECONDS", 0.0)
     with Root.open(str(tmp_path)) as root, pytest.raises(Refusal) as refused:
         gitconfig.paths_of(root, [GitDirectory(f"{number}/.git", "directory") for number in range(1_000)])
+    assert refused.value.code == "SANDBOX_UNAVAILABLE"
+
+
+def test_configuration_that_includes_much_is_refused_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is one repository's, and each file that it includes may take a second."""
+    (tmp_path / ".git").mkdir()
+    for number in range(8):
+        (tmp_path / f".git/{number}").write_text("")
+    (tmp_path / ".git/config").write_text("[include]\n" + "".join(f"path = {number}\n" for number in range(8)))
+
+    class Clock:
+        monotonic = itertools.count(0, limits.SANDBOX_SCAN_SECONDS / 8).__next__
+
+    monkeypatch.setattr(gitconfig, "time", Clock)
+    with Root.open(str(tmp_path)) as root, pytest.raises(Refusal) as refused:
+        gitconfig._Search(root, gitconfig._NOBODY).said([f"{tmp_path}/.git"])
     assert refused.value.code == "SANDBOX_UNAVAILABLE"

@@ -51,7 +51,7 @@ from codespace.sandbox.lasting import Look
         ('"${GIT_DIR}/../tools/x" `pwd`/y', ["./../tools/x"]),
         ("$HOME/x; $PWD/y", ["~/x", "./y"]),
         ("tools/x 'unbalanced", ["tools/x"]),
-        ("tools/x\0", []),
+        ("tools/x\0y", ["tools/x"]),  # where it ends for git
     ],
 )
 def test_the_programs_of_a_command_are_what_it_starts_and_what_interpreters_read(

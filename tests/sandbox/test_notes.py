@@ -11,6 +11,7 @@ import trio
 
 from codespace.errors import Refusal
 from codespace.runner import hints
+from codespace.sandbox import planted
 from codespace.testing import Bench, open_bench
 
 SECONDS = 60.0
@@ -243,3 +244,19 @@ async def test_a_hold_binds_the_program_that_the_sandbox_would_run(tmp_path: Pat
                 await run(bench, str(outside))
             assert caught.value.code == "PROCESS_SPAWN_FAILED"
             assert "not visible in the sandbox" in caught.value.message
+
+
+async def test_a_fault_in_the_look_behind_a_run_is_told_and_ends_nothing_else(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is looked at was chosen by the command: its next mistake of ours must not end the daemon."""
+
+    def fail(*_: object) -> list[planted.Planted]:
+        raise ValueError("embedded null byte")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(planted, "compare", fail)
+        ran = await run(bench, "echo", "said")
+    assert (ran["exit_code"], ran["chunk"]) == (0, "said\n")
+    assert [note for note in ran["notes"] if "is not known" in note and "a fault of CodeSpace" in note], ran
+    assert (await run(bench, "true"))["notes"] == []

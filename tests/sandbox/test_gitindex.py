@@ -1,0 +1,180 @@
+"""What an index says, also one that git would never write."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import struct
+import tracemalloc
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from codespace import limits
+from codespace.beneath import Root
+from codespace.errors import Refusal
+from codespace.sandbox import git, gitindex
+from codespace.sandbox.scan import GitDirectory, Inventory
+
+FILE, LINK, TREE = 0o100644, 0o160000, 0o40000
+BASE = b"\x11" * 20
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Root]:
+    with Root.open(str(tmp_path)) as root:
+        yield root
+
+
+def entry(name: bytes, mode: int = FILE, *, size: int = 20, padding: bytes = b"\0", length: int | None = None) -> bytes:
+    told = len(name) if length is None else length
+    packed = struct.pack(">10I", 0, 0, 0, 0, 0, 0, mode, 0, 0, 0) + b"\x11" * size + struct.pack(">H", told) + name
+    return packed + padding * (8 - len(packed) % 8)
+
+
+def extended(name: bytes) -> bytes:
+    packed = (
+        struct.pack(">10I", 0, 0, 0, 0, 0, 0, FILE, 0, 0, 0) + BASE + struct.pack(">HH", 0x4000 | len(name), 0) + name
+    )
+    return packed + b"\0" * (8 - len(packed) % 8)
+
+
+def shortened(name: bytes, mode: int = FILE, *, kept: int = 0, stripped: int = 0) -> bytes:
+    """An entry of version 4 whose name begins as the last one did, for `kept` bytes."""
+    packed = struct.pack(">10I", 0, 0, 0, 0, 0, 0, mode, 0, 0, 0) + BASE
+    return packed + struct.pack(">HB", min(kept + len(name), 0xFFF), stripped) + name + b"\0"
+
+
+def index(entries: Sequence[bytes], *, version: int = 2, behind: bytes = b"") -> bytes:
+    return b"DIRC" + struct.pack(">II", version, len(entries)) + b"".join(entries) + behind + b"\0" * 20
+
+
+def expected(root: Root, data: bytes, *, size: int = 20, checked: bool = True) -> list[str] | None:
+    Path(root.path, "index").write_bytes(data)
+    return gitindex.expected(root, ".", lambda: size, checked=checked)
+
+
+ASTRAY = [
+    b".git/hooks/post-checkout",
+    b"deep/.GIT/config",
+    b"sub/.git",
+    b"../home/.profile",
+    b"deep/../../x",
+    b"deep/..",
+    b"/etc/profile.d/x",
+]
+
+
+@pytest.mark.parametrize("name", ASTRAY)
+def test_a_name_that_leads_into_a_git_directory_or_out_of_the_tree_is_in_no_index_of_gits(
+    root: Root, name: bytes
+) -> None:
+    indexes = {
+        "2": index([entry(b"fine"), entry(name), entry(b"more")]),
+        "2, padded with anything": index([entry(b"fine"), entry(name, padding=b"x"), entry(b"more")]),
+        "2, with a submodule": index([entry(b"sub", LINK), entry(name)]),
+        "3": index([extended(name)], version=3),
+        "4": index([shortened(name[:3]), shortened(name[3:], kept=3)], version=4),
+        "sparse": index([entry(name + b"/", TREE)], version=3, behind=b"sdir\0\0\0\0"),
+    }
+    assert {kind: expected(root, data) for kind, data in indexes.items()} == dict.fromkeys(indexes)
+    assert expected(root, index([entry(b"fine", size=32), entry(name, size=32)]), size=32) is None
+
+
+def test_names_that_only_look_so_are_fine(root: Root) -> None:
+    names = [
+        b".gitignore",
+        b".github/x",
+        b"repo.git/HEAD",
+        b"a..",
+        b"..a/b",
+        b"a/...",
+        b"x" * 0xFFF,
+        b"a" * 300 + b"/b",
+    ]
+    assert expected(root, index([entry(name, length=min(len(name), 0xFFF)) for name in names])) == []
+
+
+@pytest.mark.parametrize("name", [b"sub", b"../sub", b".git/sub"])
+def test_where_a_submodule_is_expected_only_a_directory_would_be_made(root: Root, name: bytes) -> None:
+    assert expected(root, index([entry(name, LINK)])) == [os.fsdecode(name)]
+
+
+def test_what_is_not_as_long_as_it_says_is_not_as_git_writes_it(root: Root) -> None:
+    assert expected(root, index([entry(b"file", length=3)])) is None
+    assert [expected(root, index([entry(b"sub", LINK, length=length)])) for length in (2, 4)] == [None, None]
+
+
+def test_an_index_that_can_be_read_in_two_ways_says_what_it_does_in_its_repository(root: Root) -> None:
+    """Its first object name of SHA-256 is one of SHA-1, a length and a name."""
+    first = struct.pack(">10I", 0, 0, 0, 0, 0, 0, FILE, 0, 0, 0) + BASE + struct.pack(">H", 9) + b"AAAAAAAAA\0"
+    name = b"x" * 58 + struct.pack(">H", 300) + b"y" * 300
+    first += struct.pack(">H", len(name)) + name
+    first += b"\0" * (8 - len(first) % 8)
+    data = index([first, entry(b"evil", LINK, size=32)])
+    assert [expected(root, data, size=size, checked=False) for size in (20, 32)] == [[], ["evil"]]
+
+
+def test_of_the_indexes_that_one_was_split_from_each_is_read_once_and_none_is_kept(root: Root) -> None:
+    with open(Path(root.path, f"sharedindex.{BASE.hex()}"), "wb") as shared:
+        shared.truncate(20_000_000)
+    part = b"link" + struct.pack(">I", 20) + BASE
+    tracemalloc.start()
+    try:
+        assert expected(root, index([], behind=part * 50)) == []
+        assert tracemalloc.get_traced_memory()[1] < 100_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_index_that_was_split_from_many_is_not_as_git_writes_it(root: Root) -> None:
+    parts = []
+    for number in range(5):
+        name = bytes([number]) * 20
+        Path(root.path, f"sharedindex.{name.hex()}").write_bytes(index([]))
+        parts.append(b"link" + struct.pack(">I", 20) + name)
+    assert expected(root, index([], behind=b"".join(parts))) is None
+    assert expected(root, index([], behind=b"".join(parts[:4]))) == []
+    assert expected(root, index([], behind=parts[0] * 2_000)) is None
+
+
+def test_a_submodule_of_the_index_that_one_was_split_from_is_found(root: Root) -> None:
+    Path(root.path, f"sharedindex.{BASE.hex()}").write_bytes(index([entry(b"sub", LINK)]))
+    assert expected(root, index([], behind=b"link" + struct.pack(">I", 20) + BASE)) == ["sub"]
+
+
+def test_a_submodule_that_takes_the_place_of_a_file_in_the_index_that_one_was_split_from_is_not_looked_through(
+    root: Root,
+) -> None:
+    """It has no name of its own."""
+    Path(root.path, f"sharedindex.{BASE.hex()}").write_bytes(index([entry(b"evil")]))
+    part = b"link" + struct.pack(">I", 20) + BASE
+    assert expected(root, index([entry(b"")], behind=part)) == []
+    assert expected(root, index([entry(b"", LINK)], behind=part)) is None
+
+
+def test_names_that_grow_without_an_end_are_not_read(root: Root) -> None:
+    grown = [shortened(b"a", LINK, kept=number) for number in range(20_000)]
+    tracemalloc.start()
+    try:
+        assert expected(root, index(grown, version=4)) is None
+        assert tracemalloc.get_traced_memory()[1] < 40_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_indexes_that_take_long_are_refused_and_not_waited_for(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    repositories = tuple(GitDirectory(f"{number}/.git", "directory") for number in range(8))
+    for repository in repositories:
+        Path(root.path, repository.path).mkdir(parents=True)
+        Path(root.path, repository.path, "index").write_bytes(index([entry(b"sub", LINK)]))
+    assert len(git.submodules(root, Inventory(git=repositories)).places) == 8
+
+    class Clock:
+        monotonic = itertools.count(0, limits.SANDBOX_SCAN_SECONDS / 4).__next__
+
+    monkeypatch.setattr(git, "time", Clock)
+    with pytest.raises(Refusal) as refused:
+        git.submodules(root, Inventory(git=repositories))
+    assert refused.value.code == "SANDBOX_UNAVAILABLE"
