@@ -179,10 +179,21 @@ def _migrate(db: Database, path: str) -> dict[str, bytes]:
 def _secret(db: Database, name: str) -> bytes:
     row = db.execute("SELECT value FROM meta WHERE name = ?", (f"secret:{name}",)).fetchone()
     if row is not None:
-        return bytes.fromhex(row[0])
+        return _read_secret(row[0])
     fresh = secrets.token_bytes(_SECRET_BYTES)
     db.execute("INSERT INTO meta (name, value) VALUES (?, ?)", (f"secret:{name}", fresh.hex()))
     return fresh
+
+
+def _read_secret(written: str) -> bytes:
+    try:
+        return bytes.fromhex(written)
+    except ValueError:
+        raise Refusal(
+            "STORE_UNAVAILABLE",
+            "The database is damaged. It was not opened.",
+            details={"cause": "DAMAGED", "outcome": "nothing"},
+        ) from None
 
 
 def _use_wal(db: Database, path: str) -> None:

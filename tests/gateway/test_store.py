@@ -10,7 +10,7 @@ import sqlite3
 import stat
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -770,3 +770,12 @@ def test_an_opening_that_is_short_of_descriptors_is_refused_and_leaves_none_open
         assert set(os.listdir("/proc/self/fd")) == before
     assert ends == sorted(ends)
     assert set(ends) == {"STORE_UNAVAILABLE", "opened"}
+
+
+def test_a_secret_that_is_damaged_is_told_as_damage(path: Path) -> None:
+    Store.open(str(path)).close()
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE meta SET value = 'f' || value")
+    with pytest.raises(Refusal, match=r"The database is damaged\.") as caught:
+        Store.open(str(path))
+    assert caught.value.code == "STORE_UNAVAILABLE"
