@@ -48,6 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _directory(named: str) -> str:
+    if not named:  # as of a variable that was never set, and it would be the directory that this runs in
+        raise SettingsError("DIR", "It is empty.", "Name a directory; this one is `.`.")
     directory = os.path.realpath(named)
     kinds.refuse_undecodable("DIR", directory)
     return directory

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command; its exit code is ours, 128 and more for a signal, 125 where nothing was run."""
     log.configure(level="warning", form="console")
     root = os.path.realpath(arguments.directory)
-    if root in ("/", os.path.realpath(os.path.expanduser("~"))) or not os.path.isdir(root):
+    if not arguments.directory or root in ("/", os.path.realpath(os.path.expanduser("~"))) or not os.path.isdir(root):
         print("codespace: DIR must be a directory, and neither / nor your home.", file=sys.stderr)
         return cli.USAGE
     if arguments.allow and arguments.network != "enabled":

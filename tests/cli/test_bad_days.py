@@ -78,3 +78,14 @@ def test_what_a_start_on_a_full_disk_left_of_a_database_is_nothing_that_was_reco
     assert (said.code, said.out) == (2, "")
     assert said.err == f"codespace: nothing has been recorded yet: there is no database at {database}.\n"
     assert f"{database} is made at the first start" in desk.codespace("doctor").out
+
+
+@pytest.mark.parametrize("words", [["init", ""], ["sandbox", "run", "", "--", "true"]], ids=["init", "sandbox"])
+def test_a_directory_that_is_named_by_nothing_is_not_the_one_that_this_runs_in(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.chdir(desk.project)
+    said = desk.codespace(*words)
+    assert (said.code, said.out) == (2, "")
+    assert "DIR" in said.err
+    assert list(desk.home.iterdir()) == []
