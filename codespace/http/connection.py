@@ -15,7 +15,7 @@ import h11
 import hypercorn.trio.run
 import structlog
 import trio
-from hypercorn.events import Closed, Event
+from hypercorn.events import Closed, Event, Updated
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.protocol.ws_stream import WSStream
 from hypercorn.trio.tcp_server import TCPServer
@@ -48,6 +48,8 @@ class Connection(TCPServer):
 
     is_known = False
     """Whether a caller has shown here that it may come in."""
+    is_left = False
+    """Whether the client has gone: what ends after that leaves no idle connection."""
 
     async def run(self) -> None:
         """Serve it until it ends. Never raises; a fault is logged by its kind, since its text may quote a request.
@@ -80,6 +82,8 @@ class Connection(TCPServer):
 
     async def protocol_send(self, event: Event) -> None:
         """Send what there is to say. Where the client has left meanwhile, there is nobody to say it to."""
+        if self.is_left and isinstance(event, Updated):
+            return
         try:
             await super().protocol_send(event)
         except trio.BusyResourceError:  # who reads has noticed it at this moment, and is closing
@@ -99,6 +103,7 @@ class Connection(TCPServer):
             offered.send,
         )
         await super()._read_data()
+        self.is_left = True
         await self.idle_task.stop()  # it would be counted among the open ones for its whole idle time
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
+import socket
+import struct
 from contextlib import AsyncExitStack
 
 import pytest
@@ -11,7 +13,7 @@ import trio
 
 from codespace import limits
 
-from .door import Door, open_door, raw, status_of
+from .door import INITIALIZE, Door, open_door, raw, status_of
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = bytes.fromhex("000000040000000000")
@@ -148,6 +150,24 @@ async def test_a_client_gets_in_while_strangers_fill_every_place_again_and_again
             for _ in range(20):
                 assert (await client.list_tools()).tools
         nursery.cancel_scope.cancel()
+
+
+async def test_a_client_that_leaves_while_its_stream_ends_holds_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HTTP_CONNECTIONS", 4)
+    monkeypatch.setattr(limits, "HTTP_IDLE_SECONDS", 1000.0)
+    async with open_door() as door, door.http() as http:
+        for _ in range(60):  # some are left in the moment in which the connection becomes an idle one
+            opened = await http.post("/mcp", json=INITIALIZE)
+            session = {"mcp_session_id": opened.headers["mcp-session-id"]}
+            async with await door.connect() as listening, await door.connect() as ending:
+                await listening.send_all(raw("GET", "/mcp", door, accept="text/event-stream", **session))
+                assert await status_of(listening) == 200
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # leaves by a reset
+                await ending.send_all(raw("DELETE", "/mcp", door, **session))
+                assert await status_of(ending) == 200
+        with trio.fail_after(60):
+            while not (await said_to(door, raw("GET", "/healthz", door, connection="close"))).startswith(b"HTTP/1.1 2"):
+                await trio.lowlevel.checkpoint()
 
 
 async def test_a_client_that_leaves_while_it_is_answered_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
