@@ -102,6 +102,7 @@ def leave_resuming(bench: Bench, tool: str, instance_id: str) -> str:
         expires_at=1e12,
         created_at=1.0,
         instance_id=instance_id,
+        root=str(bench.root),
     )
     return approval_id
 
