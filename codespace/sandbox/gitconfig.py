@@ -118,7 +118,9 @@ def repositories(root: Root, directories: Iterable[str]) -> Iterator[GitDirector
         path = ".git" if directory == "." else f"{directory}/.git"
         try:
             status = root.look(path)
-        except Refusal:
+        except Refusal as refused:
+            if shortage.is_behind(refused):
+                raise
             continue
         if status is not None and not stat.S_ISLNK(status.st_mode):
             yield GitDirectory(path, "directory" if stat.S_ISDIR(status.st_mode) else "gitfile")

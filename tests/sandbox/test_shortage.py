@@ -68,6 +68,7 @@ LOOKS: dict[str, Looking] = {
     "names": lambda root, _: scan.scan(root, hidden=(".env",), protected=("/.mcp.json",)),
     "hard links": lambda root, inventory: twins.names(root, inventory, git=True),
     "submodules": git.submodules,
+    "repositories": lambda root, _: list(gitconfig.repositories(root, (".", "below/inner", "none"))),
     "the repository outside": lambda root, _: git.common_directory(root.path),
     "configuration": lambda root, _: gitconfig.places(root, None, Account()),
     "the account's configuration": lambda root, _: gitaccount.look(iter([f"{root.path}/.git/config"])),
