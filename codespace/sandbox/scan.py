@@ -11,6 +11,7 @@ import errno
 import functools
 import itertools
 import os
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ _GIT_NAMES: Final = frozenset({".git", "git~1"})  # the second is the short name
 _IGNORED_AT_THE_END: Final = ". "  # FAT and NTFS drop them from a name
 _PARTS: Final = frozenset({"HEAD", "commondir", "objects", "refs"})
 _DATA: Final = "objects"
+_WITH_DATA: Final = re.compile(r"|lfs|annex|modules/.+", re.DOTALL)
+"""Where in a git directory that name is of data: elsewhere a branch, a remote or a worktree may be called so."""
 _TELLING: Final = frozenset(letter for name in (*_GIT_NAMES, *_PARTS) for letter in (name[0].lower(), name[0].upper()))
 """First letters of every name that matters by itself, in plain letters."""
 _LOOK_AT_CLOCK: Final = 1024  # entries between two looks at the clock
@@ -101,10 +104,11 @@ def _lies_in_git(directory: str) -> bool:
     return any(map(is_git_name, directory.split("/")))
 
 
-def _lies_in_logs(directory: str) -> bool:
-    """Return whether a directory in one of git's is of its logs, where every branch has one of its own name."""
-    below = itertools.dropwhile(lambda name: not is_git_name(name), directory.split("/"))
-    return "logs" in below
+@functools.lru_cache(maxsize=64)
+def _in_git(directory: str) -> str:
+    """Return the path, in the outermost git directory, of what a directory that lies in one is; empty for itself."""
+    names = itertools.dropwhile(lambda name: not is_git_name(name), directory.split("/"))
+    return "/".join(itertools.islice(names, 1, None))
 
 
 def scan(root: Root, *, hidden: Sequence[str], protected: Sequence[str], memory: Memory | None = None) -> Inventory:
@@ -293,7 +297,7 @@ class _Scan:
         if self._protected.cover_folded(first, path) and not (above and self._protected.cover_folded(first, above)):
             (self._links if kind == "link" else self._found["protected"]).append(path)
             noted = True
-        is_data = is_of_git and name == _DATA and not _lies_in_logs(above)  # it is much, and under names of git's
+        is_data = is_of_git and name == _DATA and bool(_WITH_DATA.fullmatch(_in_git(above)))  # it is much
         return noted or is_data, not is_data
 
     def _note_git(self, path: str, kind: Kind) -> None:

@@ -93,7 +93,7 @@ def slowly(root: Root, hidden: tuple[str, ...], protected: tuple[str, ...]) -> d
             if entry.kind != "link":
                 found["hidden_directories" if entry.kind == "directory" else "hidden_files"].add(entry.path)
             return True
-        is_of_git = any(map(scan.is_git_name, above.split("/")))
+        is_of_git, depth = any(map(scan.is_git_name, above.split("/"))), entry.path.count("/")
         if is_of_git and entry.kind == "link":
             found["git"].add(entry.path)
             return True
@@ -102,7 +102,7 @@ def slowly(root: Root, hidden: tuple[str, ...], protected: tuple[str, ...]) -> d
         # In a directory that is protected nobody can change anything.
         if protects.covers_folded(entry.path) and not (above and protects.covers_folded(above)):
             found["links" if entry.kind == "link" else "protected"].add(entry.path)
-        return is_of_git and name == "objects"
+        return is_of_git and name == "objects" and [*map(scan.is_git_name, above.split("/"))].index(True) == depth - 1
 
     for _ in root.walk(skip=leave_out):
         pass
