@@ -219,8 +219,8 @@ class Sandbox:
             if ways.lost:  # as with a link under a protected name itself
                 found = replace(found, links=tuple(sorted({*found.links, *ways.lost})))
             before = planted.see(root, found, ways.links, commits=_commits(workspace), outside=_outside(workspace))
-            etc, submodules = self._etc.masks(), before.submodules
-            return before, protected, plan.make(workspace, root, found, etc=etc, submodules=submodules, **asked)
+            asked |= {"etc": self._etc.masks(), "submodules": before.submodules, "links": before.links}
+            return before, protected, plan.make(workspace, root, found, **asked)
 
     def _look(self, root: Root, workspace: Workspace, protected: Sequence[str]) -> scan.Inventory:
         memory = self._memory(workspace, workspace.hidden_paths, protected)

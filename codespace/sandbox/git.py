@@ -61,22 +61,27 @@ _GUARDS_OF_WORKTREE: Final[Mapping[str, bytes | None]] = {"config.worktree": b""
 _SMALL_BYTES: Final = 4096
 
 
-def split(root: Root, found: GitDirectory, mode: Mode, named: gitconfig.Found) -> tuple[list[str], list[str]]:
+def split(
+    root: Root, found: GitDirectory, mode: Mode, named: gitconfig.Found, until: float
+) -> tuple[list[str], list[str]]:
     """Return the paths of a git directory that are writable mounts, and those that are read-only.
 
     In the mode `commit` a missing guard is made, the one thing that the sandbox ever puts anywhere.
 
     Args:
         named: What the configuration of all repositories names below the root.
+        until: As `links` has it.
     """
     if found.kind == "link":
         return [], []
     if mode == "read_only" or found.kind == "gitfile":
         return [], [found.path]
-    return committing(root, found.path, root.path, named)
+    return committing(root, found.path, root.path, named, until)
 
 
-def committing(root: Root, path: str, workspace: str, named: gitconfig.Found) -> tuple[list[str], list[str]]:
+def committing(
+    root: Root, path: str, workspace: str, named: gitconfig.Found, until: float
+) -> tuple[list[str], list[str]]:
     """Return what `split` does in the mode `commit`, for the repository at `path` below any root.
 
     A linked worktree's own part is open only where its tree lies in the workspace: a command that could change which
@@ -88,7 +93,7 @@ def committing(root: Root, path: str, workspace: str, named: gitconfig.Found) ->
     below = "" if path == "." else path + "/"
     inside = {place: is_pushed for place, is_pushed in named.items() if _is_open(place, path, below)}
     needed = [*(below + name for name in NEEDED), *(place for place, is_pushed in inside.items() if not is_pushed)]
-    if path in inside or not all(_kind(root, place) for place in needed) or any(links(root, path)):
+    if path in inside or not all(_kind(root, place) for place in needed) or any(links(root, path, until)):
         return [], [path]
     if gitconfig.tops(root, GitDirectory(path, "bare")):
         return [], [path]
@@ -107,21 +112,30 @@ def _is_open(place: str, path: str, below: str) -> bool:
     return place == path or (place.startswith(below) and place[len(below) :].partition("/")[0] not in RULING)
 
 
-def links(root: Root, path: str) -> Iterator[str]:
+def deadline() -> float:
+    """Return until when a look for links that begins now may take, in however many repositories."""
+    return time.monotonic() + limits.SANDBOX_SCAN_SECONDS
+
+
+def links(root: Root, path: str, until: float) -> Iterator[str]:
     """Yield the links in a repository, and what cannot be looked into: but for where no command writes, and for its
-    data one by one. One that takes long stands for what was not looked at of it. Raises: OSError for a shortage."""
-    return _links(root, path, (path,))
+    data one by one. One that takes long stands for what was not looked at of it.
+
+    Args:
+        until: The `deadline` of the whole look.
+    Raises: OSError for a shortage.
+    """
+    return _links(root, path, (path,), until)
 
 
-def links_among_data(root: Root, path: str) -> Iterator[str]:
+def links_among_data(root: Root, path: str, until: float) -> Iterator[str]:
     """Yield those of `links` that lie where `scan` does not look: git writes to some names there through a link, and
     what it keeps lands in any directory that one leads to."""
-    return _links(root, path, (posixpath.join(path, name) for name in _DATA))
+    return _links(root, path, (posixpath.join(path, name) for name in _DATA), until)
 
 
-def _links(root: Root, path: str, starts: Iterable[str]) -> Iterator[str]:
+def _links(root: Root, path: str, starts: Iterable[str], until: float) -> Iterator[str]:
     without = {posixpath.join(path, name) for name in RULING}
-    until = time.monotonic() + limits.SANDBOX_SCAN_SECONDS
     left = list(starts)
     while left:
         if time.monotonic() > until:

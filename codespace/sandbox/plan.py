@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -84,6 +84,7 @@ def make(
     etc: Masks,
     tty: bool = False,
     submodules: git.Submodules | None = None,
+    links: Collection[str] = (),
 ) -> Plan:
     """Return the plan of one run.
 
@@ -93,6 +94,7 @@ def make(
         cwd: Relative to the root, cleaned.
         env: The whole environment of the command.
         submodules: Those of `inventory`, where the caller has them.
+        links: Those in its repositories, where the caller has looked; one that it gave up stands among them itself.
     Raises: Refusal SANDBOX_UNAVAILABLE where something in the root cannot be protected; it names what, and the way out.
     """
     _check_root(workspace.root)
@@ -101,7 +103,7 @@ def make(
     if "." in inventory.unreadable:
         raise _closed(workspace.root)
     outside = None if workspace.git == "unprotected" else git.common_directory(workspace.root)
-    mounts = _mounts(workspace, root, inventory, submodules)
+    mounts = _mounts(workspace, root, inventory, submodules, links)
     if len(mounts) > limits.SANDBOX_BINDS:
         raise _too_many(workspace.root, mounts, inventory)
     open_to_commits, beside = _outside_mounts(workspace, outside)
@@ -147,17 +149,26 @@ def sees(workspace: Workspace, path: str) -> bool:
     return any(within(path, place) for place in places)
 
 
-def _mounts(workspace: Workspace, root: Root, inventory: Inventory, submodules: git.Submodules | None) -> list[Mount]:
+def _mounts(
+    workspace: Workspace,
+    root: Root,
+    inventory: Inventory,
+    submodules: git.Submodules | None,
+    links: Collection[str],
+) -> list[Mount]:
     """Return what is mounted below the root: writable first, then read-only, masks last."""
     writable: set[str] = set()
     read_only: set[str] = set(inventory.protected)
     if workspace.git != "unprotected":
         named = _named_by_git(workspace, root, inventory) if workspace.git == "commit" else {}
+        until = git.deadline()
         for found in inventory.git:
-            if not _can_be_named(workspace.root, found.path, limits.SANDBOX_GIT_PATH_BYTES):
+            # What was not looked through before a run cannot be compared with what is there after it.
+            is_unseen = found.path in links and found.kind != "link"
+            if is_unseen or not _can_be_named(workspace.root, found.path, limits.SANDBOX_GIT_PATH_BYTES):
                 read_only.add(found.path)
                 continue
-            kept, closed = git.split(root, found, workspace.git, named)
+            kept, closed = git.split(root, found, workspace.git, named, until)
             writable.update(kept)
             read_only.update(closed)
         # An empty place for a submodule: a repository put there would be entered by the host's next `git status`.
@@ -243,10 +254,12 @@ def _outside_mounts(workspace: Workspace, outside: str | None) -> tuple[bool, li
     itself = GitDirectory(".", "directory" if is_git_name(posixpath.basename(outside)) else "bare")
     with Root.open(outside) as repository:
         named = gitconfig.paths_of(repository, [itself], gitaccount.recall())
-        writable, read_only = git.committing(repository, ".", workspace.root, named)
+        others = twins.names(repository, Inventory(git=(itself,)), git=True)
+        writable, read_only = git.committing(repository, ".", workspace.root, named, git.deadline())
     if not writable:
         return False, []
-    return True, [*_made("writable", outside, set(writable) - {"."}), *_made("read-only", outside, read_only)]
+    closed = _outermost({*read_only, *others})
+    return True, [*_made("writable", outside, set(writable) - {"."}), *_made("read-only", outside, closed)]
 
 
 def _check_root(root: str) -> None:

@@ -38,7 +38,8 @@ class Sight:
     submodules: git.Submodules
     links: frozenset[str]
     """On the way to what is protected, and in repositories that commands may write to though `scan` finds none there:
-    in bare ones, in those outside, and among data."""
+    in bare ones, in those outside, and among data. A repository itself, where that was not looked at for taking long.
+    """
     in_hand: Mapping[str, object]
     """What git has in hand, in the same repositories and in others, and what tells that it was changed."""
     covered: frozenset[tuple[int, ...]]
@@ -67,7 +68,7 @@ def see(
     return Sight(
         inventory,
         git.submodules(root, inventory, checked=commits),
-        frozenset((*links, *(_links_inside(root, inventory) if commits else ()), *_links_outside(writable))),
+        frozenset((*links, *_links(root, inventory if commits else Inventory(), writable))),
         _in_hand(root, inventory if commits else Inventory(), outside),
         frozenset(_covered(root, inventory)),
     )
@@ -82,18 +83,17 @@ def _covered(root: Root, inventory: Inventory) -> Iterator[tuple[int, ...]]:
             yield stamp
 
 
-def _links_inside(root: Root, inventory: Inventory) -> Iterator[str]:
+def _links(root: Root, inventory: Inventory, outside: Sequence[str]) -> Iterator[str]:
+    until = git.deadline()
     for found in inventory.git:
         if found.kind == "bare":
-            yield from map(posixpath.normpath, git.links(root, found.path))
+            yield from map(posixpath.normpath, git.links(root, found.path, until))
         elif found.kind == "directory":
-            yield from git.links_among_data(root, found.path)
-
-
-def _links_outside(repositories: Sequence[str]) -> Iterator[str]:
-    for directory in repositories:
+            yield from git.links_among_data(root, found.path, until)
+    for directory in outside:
         with Root.open(directory) as repository:
-            yield from (posixpath.normpath(posixpath.join(directory, link)) for link in git.links(repository, "."))
+            links = git.links(repository, ".", until)
+            yield from (posixpath.normpath(posixpath.join(directory, link)) for link in links)
 
 
 def _in_hand(root: Root, inventory: Inventory, outside: Sequence[str]) -> dict[str, object]:
@@ -121,7 +121,8 @@ def compare(
     entered = after.submodules.entered - before.submodules.entered
     closed = {*after.inventory.unreadable} - {*before.inventory.unreadable}
     handed = {path for path, state in after.in_hand.items() if state != before.in_hand.get(path)}
-    found = (_running(after) - _running(before)) | entered | closed | handed
+    linked = after.links - before.links
+    found = (_running(after) - _running(before)) | linked | entered | closed | handed
     covered = _Covered(root, before.covered, hidden)
     placed = Hidden([glob for glob in protected if glob.startswith("/")])
     ways = Hidden([f"/{name}" for glob in protected if "**" not in (name := glob.strip("/").partition("/")[0])])
@@ -138,7 +139,7 @@ def compare(
 
 def _running(sight: Sight) -> set[str]:
     inventory = sight.inventory
-    return {*(found.path for found in inventory.git), *inventory.protected, *inventory.links, *sight.links}
+    return {*(found.path for found in inventory.git), *inventory.protected, *inventory.links}
 
 
 def _is_next(path: str, sight: Sight) -> bool:

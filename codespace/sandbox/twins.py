@@ -9,6 +9,7 @@ Names outside the root are told by `hardlinks`.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import stat
 import time
@@ -19,11 +20,13 @@ from codespace import limits
 from codespace.beneath import Root
 from codespace.errors import Refusal
 from codespace.sandbox import shortage
-from codespace.sandbox.git import RULING
+from codespace.sandbox.git import RULING, WORKTREES
 from codespace.sandbox.scan import GitDirectory, Inventory
 
 _DATA: Final = frozenset({"objects", "logs", "refs", "lfs"})
 """Directories of a submodule's repository that hold much and decide nothing; elsewhere such a name says nothing."""
+_OF_WORKTREE: Final = (*RULING, "gitdir")
+"""What decides which programs git runs in a linked worktree, and which one that is."""
 
 
 def names(root: Root, inventory: Inventory, *, git: bool) -> set[str]:
@@ -33,31 +36,37 @@ def names(root: Root, inventory: Inventory, *, git: bool) -> set[str]:
         git: Whether git directories are protected.
     Raises: Refusal SANDBOX_UNAVAILABLE where the tree is too large to be looked through; OSError for a shortage.
     """
+    deadline = time.monotonic() + limits.SANDBOX_SCAN_SECONDS
     places = dict.fromkeys(inventory.protected, frozenset[str]())
-    places |= {place: _DATA for found in inventory.git if git for place in _ruling(found)}
-    files = {_identity(status) for place, without in places.items() for _, status in _linked(root, place, without)}
-    return {path for path, status in _linked(root, ".") if _identity(status) in files} if files else set()
+    places |= {place: _DATA for found in inventory.git if git for place in _ruling(root, found)}
+    linked = (_linked(root, place, deadline, without) for place, without in places.items())
+    files = {_identity(status) for _, status in itertools.chain.from_iterable(linked)}
+    return {path for path, status in _linked(root, ".", deadline) if _identity(status) in files} if files else set()
 
 
-def _ruling(found: GitDirectory) -> Iterator[str]:
+def _ruling(root: Root, found: GitDirectory) -> Iterator[str]:
     if found.kind == "gitfile":
         yield found.path
     elif found.kind != "link":
-        yield from (name if found.path == "." else f"{found.path}/{name}" for name in RULING)
+        below = "" if found.path == "." else f"{found.path}/"
+        yield from (below + name for name in RULING)
+        for worktree in _entries(root, below + WORKTREES):
+            yield from (f"{below}{WORKTREES}/{worktree.name}/{name}" for name in _OF_WORKTREE)
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _linked(root: Root, path: str, without: frozenset[str] = frozenset()) -> Iterator[tuple[str, os.stat_result]]:
+def _linked(
+    root: Root, path: str, deadline: float, without: frozenset[str] = frozenset()
+) -> Iterator[tuple[str, os.stat_result]]:
     """Yield each file with several names that `path` is, or that lies below it."""
     try:
         # A link on the way would only add files; and a name of any characters is taken.
         status = os.stat(path, dir_fd=root.fd, follow_symlinks=False)
     except OSError:
         return
-    deadline = time.monotonic() + limits.SANDBOX_SCAN_SECONDS
     left = [path] if stat.S_ISDIR(status.st_mode) else []
     if not left:
         yield from _several(path, status)

@@ -457,7 +457,7 @@ def test_data_of_a_repository_is_not_looked_through_one_by_one(
     with Root.open(str(repository.root)) as root:
         opening = root.open_listing
         monkeypatch.setattr(root, "open_listing", lambda path: listed.append(path) or opening(path))
-        assert list(git.links(root, ".git")) == []
+        assert list(git.links(root, ".git", git.deadline())) == []
     data = {path.removeprefix(".git/") for path in listed if "objects" in path}
     assert data == {
         "objects",
