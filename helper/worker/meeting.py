@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from typing import Any, Final
@@ -28,7 +29,12 @@ def take_secret() -> bytes:
 
 
 def listen(leaf: str) -> socket.socket:
-    """Return a listening socket in `leaf`, and say on descriptor 1 that it is there. Raises: OSError."""
+    """Return a listening socket in `leaf`, and say on descriptor 1 that it is there. Raises: OSError.
+
+    One that a worker left which was killed, or came to grief, before its parent had come is taken away.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(leaf, SOCKET))
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     directory = os.open(leaf, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

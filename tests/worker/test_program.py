@@ -149,6 +149,15 @@ async def test_the_socket_is_gone_once_the_one_connection_is_there(tmp_path: Pat
         assert await here.end() == 0
 
 
+async def test_a_socket_that_an_earlier_worker_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / "leaf").mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as left:  # of one that was killed before anybody had come to it
+        left.bind(str(tmp_path / "leaf" / SOCKET))
+    async with started(tmp_path) as here:
+        await (await here.greeted()).aclose()
+        assert await here.end() == 0
+
+
 async def test_another_process_is_turned_away_and_the_gateway_still_served(tmp_path: Path) -> None:
     async with started(tmp_path) as here:
         code = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); print(s.recv(1))"
