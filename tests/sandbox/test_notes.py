@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -80,13 +81,20 @@ TRIES = {
     "a datagram": 'IO::Socket::INET->new(Proto => "udp", PeerAddr => "10.1.2.3:53");',
     "a resolver on loopback": 'IO::Socket::INET->new(Proto => "udp", PeerAddr => "127.0.0.53:53")->send("x");',
 }
+TRIES_OF_SIX = {
+    "an address of six": 'IO::Socket::IP->new(PeerHost => "2001:db8::1", PeerPort => 80);',
+    "a resolver on loopback of six": """
+        IO::Socket::IP->new(Type => SOCK_DGRAM, PeerHost => "::1", PeerPort => 53)->send("x");
+    """,
+}
+"""Where this machine speaks it at all."""
 
 
-@pytest.mark.parametrize("tried", TRIES)
+@pytest.mark.parametrize("tried", TRIES | TRIES_OF_SIX if socket.has_dualstack_ipv6() else TRIES)
 async def test_a_command_that_waits_for_the_network_without_a_word_is_told_while_it_runs(
     bench: Bench, tried: str
 ) -> None:
-    waiting = f"use IO::Socket::INET; {TRIES[tried]} sleep 1000"
+    waiting = f"use IO::Socket::INET; use IO::Socket::IP; {(TRIES | TRIES_OF_SIX)[tried]} sleep 1000"
     ran = await bench.call("exec_command", command=["perl", "-e", waiting], wait_seconds=0)
     while hints.RESTRICTED not in ran["notes"]:
         ran = await bench.call("read_process", process_id=ran["process_id"], wait_seconds=0.1)

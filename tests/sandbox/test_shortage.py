@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -88,6 +89,30 @@ def test_no_look_takes_what_a_shortage_kept_it_from_seeing_for_missing(workspace
                 except (OSError, Refusal):
                     refusals += 1
         assert 0 < refusals < ENOUGH
+
+
+@pytest.mark.parametrize(
+    ("number", "is_short"),
+    [(errno.EMFILE, True), (errno.ENFILE, True), (errno.ENOMEM, True), (errno.EACCES, False), (errno.EIO, False)],
+)
+def test_a_directory_that_cannot_be_listed_is_noted_but_for_a_shortage(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, number: int, is_short: bool
+) -> None:
+    """Of memory and of the whole machine's descriptors, which no test takes away."""
+    with Root.open(workspace.root) as root:
+        opening = root.open_listing
+
+        def open_listing(path: str) -> int:
+            if path == "below":
+                raise OSError(number, os.strerror(number))
+            return opening(path)
+
+        monkeypatch.setattr(root, "open_listing", open_listing)
+        if is_short:
+            with pytest.raises(OSError, match=os.strerror(number)):
+                scan.scan(root, hidden=(), protected=())
+        else:
+            assert scan.scan(root, hidden=(), protected=()).unreadable == ("below",)
 
 
 def test_a_look_after_a_run_that_is_short_of_descriptors_does_not_say_that_nothing_was_planted(
