@@ -176,6 +176,7 @@ async def _run(prepared: Prepared, domains: tuple[Domain, ...]) -> int:
     ending = _Ending()
     proxy = Proxy()
     outcome: foreground.Outcome | None = None
+    problem: BaseException | None = None  # raised below: out of `except*` early releases of 3.11 make a group of it
     try:
         async with trio.open_nursery() as nursery:
             session = _Session(prepared, domains, nursery, proxy)
@@ -190,13 +191,15 @@ async def _run(prepared: Prepared, domains: tuple[Domain, ...]) -> int:
             with trio.move_on_after(limits.DRAIN_SECONDS):  # a terminal may have stopped to take anything
                 await trio.to_thread.run_sync(_tell, session.way_out.notes(), abandon_on_cancel=True)
     except* Refusal as refused:
-        raise _first(refused) from None
+        problem = _first(refused)
     except* (spawn.NotStarted, OSError) as problems:
         if ending.number is None:  # else it was ended in the middle of its start
-            raise _first(problems) from None
+            problem = problem or _first(problems)
     finally:
         await proxy.aclose()
         ending.close()
+    if problem is not None:
+        raise problem
     return _exit_code(outcome, ending)
 
 

@@ -130,8 +130,11 @@ async def test_it_is_hardened_before_it_has_listened(tmp_path: Path) -> None:
         assert status["NoNewPrivs"].strip() == "1"
         core = next(line for line in (proc / "limits").read_text().splitlines() if line.startswith("Max core"))
         assert core.split()[4:6] == ["0", "0"]
-        assert proc.stat().st_uid == 0, "what belongs to root there cannot be looked at by the account"
-        if os.geteuid() == 0:
+        assert (proc / "environ").stat().st_uid == 0, "what belongs to root there cannot be looked at by the account"
+        if os.geteuid() != 0:
+            with pytest.raises(PermissionError):
+                (proc / "environ").read_bytes()
+        else:
             assert (proc / "environ").read_bytes() == b""
             assert os.readlink(proc / "cwd") == "/"
             assert os.readlink(proc / "fd/0") == os.readlink(proc / "fd/1") == "/dev/null"
