@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from codespace import limits
+from codespace.runner.pipes import Pipes
 from codespace.runner.stopping import Stop
 from codespace.sandbox.foreground import wait_stopped
 from codespace.sandbox.pidinfo import children
@@ -62,21 +63,13 @@ def run(
         stall_seconds: Ends a child that writes nothing and whose every thread has slept for so long.
     Raises: OSError where the program cannot be started.
     """
-    process = subprocess.Popen(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        pass_fds=fds,
-        env={},
-        cwd="/",
-        bufsize=0,
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
     complaint = bytearray()
-    with process.stdout, process.stderr:
-        sinks = {process.stdout.fileno(): take, process.stderr.fileno(): _keeping(complaint)}
+    pipes = Pipes(stdin=False)  # our own: where one cannot be had, older subprocess modules keep the others
+    try:
+        stdin, stdout, stderr = pipes.theirs
+        process = subprocess.Popen(argv, stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=fds, env={}, cwd="/")
+        pipes.let_go()
+        sinks = {pipes.outputs["stdout"]: take, pipes.outputs["stderr"]: _keeping(complaint)}
         try:
             cut = _drain(process.pid, sinks, stop, deadline, stall_seconds)
             if cut is None:
@@ -85,6 +78,8 @@ def run(
             cut = "time"
         finally:
             end(process)
+    finally:
+        pipes.close()
     return Ending(process.returncode, bytes(complaint), cut)
 
 

@@ -16,6 +16,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Mapping
+from io import FileIO
 from typing import Any, Final
 
 import trio
@@ -26,6 +27,7 @@ from codespace.runner.frames import BadFrame
 from codespace.runner.greeting import SECRET_BYTES, SOCKET, check_hello, hello, peer
 from codespace.runner.line import Line
 from codespace.runner.ownfolder import OwnFolder
+from codespace.runner.pipes import Pipes
 
 PROGRAM: Final = (sys.executable, "-I", "-X", "utf8", "-m", "helper.worker")
 
@@ -83,13 +85,12 @@ def _unfit(path: str, problem: str) -> Refusal:
 class Worker:
     """A worker process that was started: to be greeted, and in any case to be buried."""
 
-    def __init__(self, process: subprocess.Popen[bytes], pidfd: int) -> None:
-        assert process.stdout is not None
-        assert process.stderr is not None
+    def __init__(self, process: subprocess.Popen[bytes], pidfd: int, pipes: Pipes) -> None:
+        """Take over the process and what leads to it."""
         self._process = process
         self._pidfd = pidfd
-        self._stdout = process.stdout
-        self._stderr = process.stderr
+        self._stdout = FileIO(pipes.outputs.pop("stdout"))
+        self._stderr = FileIO(pipes.outputs.pop("stderr"))
         self.silent = trio.Event()
         """Set once its stderr has ended: it and its monitors are gone."""
 
@@ -139,30 +140,31 @@ class Worker:
 def start(leaf: str, secret: bytes) -> Worker:
     """Start the program. Called in the event loop's own thread: PDEATHSIG follows the thread that started it, and
     a worker thread of trio's ends when it has been idle. It takes some milliseconds, once. Raises: NotHired."""
-    read_end, write_end = os.pipe2(os.O_CLOEXEC)
-    try:
-        os.write(write_end, secret)  # far below what a pipe holds
-        os.close(write_end)
-        process = subprocess.Popen(
-            [*PROGRAM, leaf, str(os.getpid())],
-            stdin=read_end,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={},
-            cwd="/",
-            bufsize=0,
-            start_new_session=True,  # a Ctrl-C in the daemon's terminal is not meant for it
-        )
-    except OSError as error:
-        raise NotHired(f"it could not be started ({error.strerror})") from error
-    finally:
-        os.close(read_end)
-    try:
-        return Worker(process, os.pidfd_open(process.pid))
-    except OSError as error:
-        process.kill()
-        process.wait()
-        raise NotHired(f"it could not be watched ({error.strerror})") from error
+    with contextlib.ExitStack() as held:
+        try:
+            read_end, write_end = os.pipe2(os.O_CLOEXEC)
+            held.callback(os.close, read_end)
+            with open(write_end, "wb", 0) as told:
+                told.write(secret)  # far below what a pipe holds
+            pipes = Pipes(stdin=False)  # our own: where one cannot be had, older subprocess modules keep the others
+            held.callback(pipes.close)
+            process = subprocess.Popen(
+                [*PROGRAM, leaf, str(os.getpid())],
+                stdin=read_end,
+                stdout=pipes.theirs[1],
+                stderr=pipes.theirs[2],
+                env={},
+                cwd="/",
+                start_new_session=True,  # a Ctrl-C in the daemon's terminal is not meant for it
+            )
+        except OSError as error:
+            raise NotHired(f"it could not be started ({error.strerror})") from error
+        try:
+            return Worker(process, os.pidfd_open(process.pid), pipes)
+        except OSError as error:
+            process.kill()
+            process.wait()
+            raise NotHired(f"it could not be watched ({error.strerror})") from error
 
 
 def connect(leaf: str, worker: Worker) -> socket.socket:
