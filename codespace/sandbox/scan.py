@@ -1,8 +1,9 @@
 """One walk over a root that finds everything a command's sandbox must treat apart.
 
 It is done before each run, because the run before it may have made new ones, and after it, so that
-what a run has planted is named. It opens nothing but directories, all through `beneath`. A directory
-that is as an earlier scan left it, by a time of change that nobody can set, is not listed again.
+what a run has planted is named. It opens nothing but directories, and what may be a branch though its
+name is hidden, all through `beneath`. A directory that is as an earlier scan left it, by a time of
+change that nobody can set, is not listed again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from codespace.beneath.names import fold
 from codespace.beneath.reading import Stamp, stamp_of
 from codespace.beneath.walking import Kind, kind_of
 from codespace.errors import Refusal
-from codespace.sandbox import shortage
+from codespace.sandbox import refs, shortage
 
 GitKind = Literal["directory", "gitfile", "bare", "link"]
 
@@ -137,6 +138,8 @@ class _Scan:
         self._room = limits.SANDBOX_KEPT_ENTRIES
         self._root = root
         self._hidden = _Globs(hidden)
+        self._hidden_places = _Globs([glob for glob in hidden if "/" in glob.removeprefix("**/").rstrip("/")])
+        self._asked = 0
         self._protected = _Globs(protected)
         names = (*self._hidden.of_names, *self._protected.of_names)
         self._named = Hidden([glob for glob in names if glob[0] not in _TELLING])  # the others are noticed anyway
@@ -271,7 +274,8 @@ class _Scan:
     def _note(self, path: str, kind: Kind) -> tuple[bool, bool]:
         """Take note of an entry; returns whether any was taken, and whether the walk has business below it.
 
-        Both follow from path, kind and globs alone, so that they hold for as long as the entry is there.
+        Both follow from path, kind and globs alone, so that they hold for as long as the entry is there; of what is
+        hidden a note is always taken.
         """
         above, _, name = path.rpartition("/")
         noted = kind == "special"
@@ -282,7 +286,8 @@ class _Scan:
         if kind == "special":
             self._found["special"].append(path)
         first = path.partition("/")[0]
-        if self._hidden.cover(first, path):
+        is_hidden = self._hidden.cover(first, path)
+        if is_hidden and not (kind == "file" and self._is_ref(first, path)):
             # Of a link nothing is masked: it tells only where it leads, and that is visible or is not by itself.
             self._found["directories" if kind == "directory" else "links" if kind == "link" else "files"].append(path)
             return True, False
@@ -297,8 +302,16 @@ class _Scan:
         if self._protected.cover_folded(first, path) and not (above and self._protected.cover_folded(first, above)):
             (self._links if kind == "link" else self._found["protected"]).append(path)
             noted = True
+        noted = noted or is_hidden  # what such a file holds is looked at each time
         is_data = is_of_git and name == _DATA and bool(_WITH_DATA.fullmatch(_in_git(above)))  # it is much
         return noted or is_data, not is_data
+
+    def _is_ref(self, first: str, path: str) -> bool:
+        """Return whether a file is hidden only for a branch or a remote having a name that is."""
+        if self._hidden_places.cover(first, path):
+            return False
+        self._asked += 1
+        return self._asked <= limits.SANDBOX_BINDS and refs.is_one(self._root, path)
 
     def _note_git(self, path: str, kind: Kind) -> None:
         if kind == "link":

@@ -1,0 +1,86 @@
+"""Branches and remotes that are called as something hidden is: git cannot work where their files say nothing.
+
+Such a file is shown where it holds the name of an object that its repository has, and nothing else. Where it lies says
+nothing: a command can make a `refs` of its own and move a directory there, with what is hidden in it. Whoever can give
+a repository an object of that name knows what the file holds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import posixpath
+import re
+from typing import Final
+
+from codespace.beneath import Entry, Root
+from codespace.errors import Refusal
+from codespace.sandbox import shortage
+
+_REFS: Final = "refs"
+_SAID: Final = re.compile(rb"([0-9a-f]{40}|[0-9a-f]{64})\n")
+_SAID_BYTES: Final = 65
+_INDEXES: Final = 256
+# Most packs of one repository that are looked into: git makes one of all long before.
+_MAGIC: Final = b"\xfftOc\x00\x00\x00\x02"
+_FANOUT_BYTES: Final = 1_024
+_NAMES_AT: Final = len(_MAGIC) + _FANOUT_BYTES
+
+
+def is_one(root: Root, path: str) -> bool:
+    """Return whether a file lies below a repository's `refs` and holds the name of one of its objects.
+
+    Raises: OSError, Refusal for a shortage.
+    """
+    parts = path.split("/")
+    repositories = ["/".join(parts[:at]) or "." for at, part in enumerate(parts[:-1]) if part == _REFS]
+    if not repositories:
+        return False
+    try:
+        said = _SAID.fullmatch(_start(root, path, _SAID_BYTES + 1))
+        return said is not None and any(_has(root, repository, said[1].decode()) for repository in repositories)
+    except (OSError, Refusal) as problem:
+        if shortage.is_behind(problem):
+            raise
+        return False
+
+
+def _start(root: Root, path: str, size: int) -> bytes:
+    descriptor = root.open_entry(Entry(path, "file"))
+    try:
+        return os.read(descriptor, size)
+    finally:
+        os.close(descriptor)
+
+
+def _has(root: Root, repository: str, name: str) -> bool:
+    objects = posixpath.join(repository, "objects")
+    if root.stamp(f"{objects}/{name[:2]}/{name[2:]}") is not None:
+        return True
+    descriptor = root.open_listing(f"{objects}/pack")
+    try:
+        with os.scandir(descriptor) as entries:
+            indexes = [entry.name for entry in itertools.islice(entries, 4 * _INDEXES) if entry.name.endswith(".idx")]
+    finally:
+        os.close(descriptor)
+    return any(_lists(root, f"{objects}/pack/{index}", bytes.fromhex(name)) for index in indexes[:_INDEXES])
+
+
+def _lists(root: Root, index: str, name: bytes) -> bool:
+    """Return whether the index of a pack lists an object. Source: gitformat-pack(5), version 2."""
+    descriptor = root.open_entry(Entry(index, "file"))
+    try:
+        start = os.pread(descriptor, _NAMES_AT, 0)
+        if len(start) < _NAMES_AT or not start.startswith(_MAGIC):
+            return False
+        counts = [int.from_bytes(start[at : at + 4], "big") for at in range(len(_MAGIC), _NAMES_AT, 4)]
+        low, high = counts[name[0] - 1] if name[0] else 0, counts[name[0]]
+        while low < high:
+            middle = (low + high) // 2
+            found = os.pread(descriptor, len(name), _NAMES_AT + middle * len(name))
+            if found == name:
+                return True
+            low, high = (middle + 1, high) if found < name else (low, middle)
+        return False
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,115 @@
+"""A branch or a remote that is called as something hidden is: git works, and nothing hidden is shown for it."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from codespace.beneath import Root
+from codespace.sandbox import refs, scan
+
+from .cage import Cage
+from .test_git import IDENTITY
+from .test_scan import clock
+
+NAME = "ab" + "12" * 19
+
+
+@pytest.fixture
+def repository(cage: Cage) -> Cage:
+    for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "first"]):
+        assert cage.plainly(["git", *IDENTITY, *words]).code == 0
+    return cage
+
+
+@pytest.mark.parametrize("mode", ["read_only", "commit"])
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_git_works_where_a_branch_is_called_as_something_hidden(repository: Cage, mode: str, is_packed: bool) -> None:
+    for words in (
+        *([["gc", "-q"]] if is_packed else []),
+        ["branch", "secret"],
+        ["branch", "feature/secret"],
+        ["update-ref", "refs/remotes/origin/secret", "HEAD"],
+    ):
+        assert repository.plainly(["git", *words]).code == 0
+    repository.put("secret")
+    chosen = repository.having(git=mode, hidden_paths=("secret",))
+    done = chosen.sh("git log --all --oneline && git for-each-ref --format='%(refname)' && ! cat secret 2>&-")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.split("first\n")[1].split() == [
+        f"refs/{name}" for name in ("heads/feature/secret", "heads/main", "heads/secret", "remotes/origin/secret")
+    ]
+    for glob in ("/.git/refs/heads/secret", "**/heads/secret"):  # who names the place means it
+        assert chosen.having(hidden_paths=("secret", glob)).sh("cat .git/refs/heads/secret").out == "", glob
+
+
+def test_what_is_hidden_is_not_shown_where_a_command_moves_it_among_branches(cage: Cage) -> None:
+    cage.put("deep/secret", f"{NAME}\n")
+    chosen = cage.having(hidden_paths=("secret",))
+    making = "mkdir -p new/.git/refs new/.git/objects/pack && echo x >new/.git/HEAD && mv deep new/.git/refs/heads"
+    assert chosen.sh(f"{making} && cat new/.git/refs/heads/secret").out == ""
+    assert chosen.sh("cat new/.git/refs/heads/secret").out == ""
+    assert (cage.root / "new/.git/refs/heads/secret").read_text() == f"{NAME}\n"  # the control
+    other = cage.put("new/.git/objects/ab/" + NAME[2:])
+    assert chosen.sh("cat new/.git/refs/heads/secret").out == f"{NAME}\n"  # and it was no other reason
+    other.unlink()
+    assert chosen.sh("cat new/.git/refs/heads/secret").out == ""
+
+
+@pytest.mark.parametrize("bytes_of_names", [20, 32])
+@pytest.mark.parametrize("at", range(6))
+def test_an_object_is_found_in_the_index_of_a_pack_wherever_it_stands(
+    tmp_path: Path, bytes_of_names: int, at: int
+) -> None:
+    firsts = (b"\x00\x00", b"\x00\x01", b"\x7f\x00", b"\xab\x00", b"\xff\x00", b"\xff\xff")
+    names = [first.ljust(bytes_of_names, b"\x05") for first in firsts]
+    counts = [sum(name[0] <= first for name in names) for first in range(256)]
+    (tmp_path / "objects/pack").mkdir(parents=True)
+    (tmp_path / "refs").mkdir()
+    index = b"\xfftOc" + struct.pack(">I256I", 2, *counts) + b"".join(names)
+    (tmp_path / "objects/pack/pack-x.idx").write_bytes(index)
+    with Root.open(str(tmp_path)) as root:
+        answers = []
+        for name in (names[at], names[at][:-1] + b"\x06", names[at][:-1] + b"\x04"):
+            (tmp_path / "refs/secret").write_text(f"{name.hex()}\n")
+            answers.append(refs.is_one(root, "refs/secret"))
+    assert answers == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    "text", ["", f"{NAME}", f"{NAME}\n\n", f"{NAME}\nmore", f"more\n{NAME}\n", f"{NAME.upper()}\n"]
+)
+def test_a_file_that_holds_more_than_the_name_of_an_object_is_none_of_a_branch(tmp_path: Path, text: str) -> None:
+    (tmp_path / "objects" / NAME[:2]).mkdir(parents=True)
+    (tmp_path / "objects" / NAME[:2] / NAME[2:]).touch()
+    (tmp_path / "refs").mkdir()
+    with Root.open(str(tmp_path)) as root:
+        for said, answer in ((f"{NAME}\n", True), (text, False)):
+            (tmp_path / "refs/secret").write_text(said)
+            assert refs.is_one(root, "refs/secret") is answer
+            (tmp_path / "secret").write_text(said)
+            assert not refs.is_one(root, "secret")
+
+
+def test_a_file_that_was_a_branch_is_hidden_once_it_holds_something_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its directory is as it was, so that a scan that remembers does not list it again."""
+    place = tmp_path / ".git" / "refs" / "secret"
+    place.parent.mkdir(parents=True)
+    place.touch()
+    (tmp_path / ".git/objects" / NAME[:2]).mkdir(parents=True)
+    (tmp_path / ".git/objects" / NAME[:2] / NAME[2:]).touch()
+    memory = scan.Memory()
+    monkeypatch.setattr(scan, "time", clock())
+    with Root.open(str(tmp_path)) as root:
+        found = []
+        for said in (f"{NAME}\n", "password\n"):
+            with place.open("r+") as file:
+                file.write(said)
+                file.truncate()
+            found.append(scan.scan(root, hidden=("secret",), protected=(), memory=memory).hidden_files)
+            assert ".git/refs" in memory.recall()  # it would prove nothing
+    assert found == [(), (".git/refs/secret",)]
