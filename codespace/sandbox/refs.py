@@ -1,6 +1,7 @@
 """Branches and remotes that are called as something hidden is: git cannot work where their files say nothing.
 
-Such a file is shown where it holds the name of an object that its repository has, and nothing else. Where it lies says
+Such a file is shown where it holds the name of an object that its repository has, and nothing else; and so is a log of
+such names, without which git would not commit. Where it lies says
 nothing: a command can make a `refs` of its own and move a directory there, with what is hidden in it. Whoever can give
 a repository an object of that name knows what the file holds.
 """
@@ -18,8 +19,11 @@ from codespace.errors import Refusal
 from codespace.sandbox import shortage
 
 _REFS: Final = "refs"
+_LOGS: Final = "logs"
 _SAID: Final = re.compile(rb"([0-9a-f]{40}|[0-9a-f]{64})\n")
-_SAID_BYTES: Final = 65
+_LOGGED: Final = re.compile(rb"[0-9a-f]{40,64} ([0-9a-f]{40,64}) [^\n]{0,1000}> [0-9]+ [+-][0-9]{4}")
+_BYTES: Final = 262_144
+# Most of a log that is looked at, which is some thousand commits.
 _INDEXES: Final = 256
 # Most packs of one repository that are looked into: git makes one of all long before.
 _MAGIC: Final = b"\xfftOc\x00\x00\x00\x02"
@@ -28,21 +32,41 @@ _NAMES_AT: Final = len(_MAGIC) + _FANOUT_BYTES
 
 
 def is_one(root: Root, path: str) -> bool:
-    """Return whether a file lies below a repository's `refs` and holds the name of one of its objects.
+    """Return whether a file lies below a repository's `refs` and holds the name of one of its objects, or is its log.
 
     Raises: OSError, Refusal for a shortage.
     """
     parts = path.split("/")
-    repositories = ["/".join(parts[:at]) or "." for at, part in enumerate(parts[:-1]) if part == _REFS]
-    if not repositories:
+    places = [at for at, part in enumerate(parts[:-1]) if part == _REFS]
+    if not places:
         return False
     try:
-        said = _SAID.fullmatch(_start(root, path, _SAID_BYTES + 1))
-        return said is not None and any(_has(root, repository, said[1].decode()) for repository in repositories)
+        data = _start(root, path, _BYTES + 1)
+        named = _SAID.fullmatch(data)
+        logged = _last_logged(data)
+        for at in places:
+            is_log = at > 0 and parts[at - 1] == _LOGS
+            name = logged if is_log else named
+            if name and _has(root, "/".join(parts[: at - is_log]) or ".", name[1].decode()):
+                return True
+        return False
     except (OSError, Refusal) as problem:
         if shortage.is_behind(problem):
             raise
         return False
+
+
+def _last_logged(data: bytes) -> re.Match[bytes] | None:
+    """Return the last line of a log that has no other lines than such; the message behind each may be any."""
+    *lines, rest = data.split(b"\n")
+    if rest or len(data) > _BYTES:
+        return None
+    last = None
+    for line in lines:
+        last = _LOGGED.fullmatch(line.partition(b"\t")[0])
+        if last is None:
+            return None
+    return last
 
 
 def _start(root: Root, path: str, size: int) -> bytes:

@@ -11,7 +11,7 @@ from codespace.beneath import Root
 from codespace.sandbox import refs, scan
 
 from .cage import Cage
-from .test_git import IDENTITY
+from .test_git import IDENTITY, commit
 from .test_scan import clock
 
 NAME = "ab" + "12" * 19
@@ -45,6 +45,14 @@ def test_git_works_where_a_branch_is_called_as_something_hidden(repository: Cage
         assert chosen.having(hidden_paths=("secret", glob)).sh("cat .git/refs/heads/secret").out == "", glob
 
 
+def test_a_branch_that_is_called_as_something_hidden_takes_commits(repository: Cage) -> None:
+    assert repository.plainly(["git", "checkout", "-q", "-b", "secret"]).code == 0
+    chosen = repository.having(git="commit", hidden_paths=("secret",))
+    for message in ("second", "third"):
+        assert chosen.sh(commit(f"commit -q --allow-empty -m {message}")).code == 0
+    assert chosen.sh("git log --oneline -g secret").out.count("\n") == 3
+
+
 def test_what_is_hidden_is_not_shown_where_a_command_moves_it_among_branches(cage: Cage) -> None:
     cage.put("deep/secret", f"{NAME}\n")
     chosen = cage.having(hidden_paths=("secret",))
@@ -56,6 +64,34 @@ def test_what_is_hidden_is_not_shown_where_a_command_moves_it_among_branches(cag
     assert chosen.sh("cat new/.git/refs/heads/secret").out == f"{NAME}\n"  # and it was no other reason
     other.unlink()
     assert chosen.sh("cat new/.git/refs/heads/secret").out == ""
+
+
+LINE = f"{'0' * 40} {NAME} A U Thor <x@example.invalid> 1700000000 +0000"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_log"),
+    [
+        (f"{LINE}\n", True),
+        (f"{LINE}\tcommit: first\n{LINE}\tany\tthing\n", True),
+        (f"{LINE}\tcommit: first\npassword\n", False),
+        (f"password\n{LINE}\tcommit: first\n", False),
+        (f"{LINE}\tcommit: first\n\n", False),
+        (f"{LINE}\tcommit: first\n\n{LINE}\n", False),
+        (f"{LINE}\tcommit: first", False),
+        (f"{LINE}\n".replace(NAME, NAME[::-1]), False),
+        (f"{LINE}\n" * 3_000, False),
+        (f"{NAME}\n", False),
+        ("", False),
+    ],
+)
+def test_only_a_log_of_objects_is_taken_for_a_branchs(tmp_path: Path, text: str, is_log: bool) -> None:
+    for place in ("logs/refs/heads", "objects/pack", f"objects/{NAME[:2]}"):
+        (tmp_path / place).mkdir(parents=True)
+    (tmp_path / "objects" / NAME[:2] / NAME[2:]).touch()
+    (tmp_path / "logs/refs/heads/secret").write_text(text)
+    with Root.open(str(tmp_path)) as root:
+        assert refs.is_one(root, "logs/refs/heads/secret") is is_log
 
 
 @pytest.mark.parametrize("bytes_of_names", [20, 32])
