@@ -188,6 +188,7 @@ class Channel:
         """Wait for the reply that a cancelled caller left behind, no longer than it was to wait itself."""
         # Reading on from where the cancelled caller stopped loses nothing when this caller is cancelled too.
         with trio.CancelScope(deadline=until) as waiting:
+            self._shield = waiting
             await self._reply(number)
             self._owed = None
         if waiting.cancelled_caught:

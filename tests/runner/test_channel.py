@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from codespace import limits
 from codespace.contract import Workspace
@@ -85,6 +86,25 @@ async def test_a_child_that_takes_no_request_is_killed_in_time_and_was_sent_noth
         assert lost.value.timed_out
         assert not lost.value.sent
         assert not channel.usable
+
+
+async def test_who_waits_for_the_answer_that_one_before_was_to_have_is_cut_off_too() -> None:
+    async with child("import sys; sys.stdin.read()") as channel:
+        with trio.CancelScope() as leaving:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(call_and_be_lost, channel)
+                await trio.testing.wait_all_tasks_blocked()
+                leaving.cancel()
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(call_and_be_lost, channel)
+                await trio.testing.wait_all_tasks_blocked()
+                channel.cut_off()
+
+
+async def call_and_be_lost(channel: Channel) -> None:
+    with pytest.raises(Lost, match="gave no answer to the request before"):
+        await channel.call({"word": "one"}, 600, shielded=False)
 
 
 async def test_a_child_that_never_stops_complaining_neither_blocks_nor_fills_memory() -> None:
