@@ -82,15 +82,17 @@ def _asked(path: str) -> Binary | None:
     if not os.path.isabs(path):
         return None
     try:
-        told = subprocess.run(
-            [path, "--version"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env={},
-            cwd="/",
-            timeout=limits.SANDBOX_PROBE_SECONDS,
-            check=False,
-        )
+        with open(os.devnull, "r+b", buffering=0) as null:  # our own: early releases of Python 3.11 keep theirs where
+            told = subprocess.run(  # no pipe can be had behind it; and one pipe, for they keep the first of two
+                [path, "--version"],
+                stdin=null,
+                stdout=subprocess.PIPE,
+                stderr=null,
+                env={},
+                cwd="/",
+                timeout=limits.SANDBOX_PROBE_SECONDS,
+                check=False,
+            )
     except subprocess.TimeoutExpired:
         raise Unanswered(f"{path} did not say its version in {limits.SANDBOX_PROBE_SECONDS:g} s") from None
     except OSError as error:

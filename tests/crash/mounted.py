@@ -52,7 +52,9 @@ class Place:
         subprocess.run(["mount", "-t", kind, "-o", options, "none", str(where)], check=True)
 
     def remount(self, how: str, where: Path | None = None) -> None:
-        subprocess.run(["mount", "-o", f"remount,{how}", str(where or self.root)], check=True)
+        """Change these options alone: the account by which a tmpfs is listed is none inside a user namespace."""
+        mount = ["mount", "--options-mode=ignore", "-o", f"remount,{how}"]
+        subprocess.run([*mount, str(where or self.root)], check=True)
 
     def told(self) -> dict[str, Any]:
         journals = self.state / "journal"

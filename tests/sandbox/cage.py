@@ -180,9 +180,7 @@ def _as_account(uid: int, base: Path, act: Callable[[], Any], groups: Sequence[i
     if child == 0:
         try:
             os.close(reading)
-            os.setgroups(groups)
-            os.setresgid(uid, uid, uid)
-            os.setresuid(uid, uid, uid)
+            become(uid, groups)
             ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)  # else /proc/self belongs to root
             tempfile.tempdir = str(base)
             answer: tuple[bool, Any]
@@ -207,6 +205,13 @@ def _as_account(uid: int, base: Path, act: Callable[[], Any], groups: Sequence[i
         kind, arguments, more = answer
         raise kind(*arguments, **more)
     return answer
+
+
+def become(uid: int, groups: Sequence[int] = ()) -> None:
+    """Turn this process of root's into one of another account's for good."""
+    os.setgroups(groups)
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
 
 
 def marked_by(pid: int) -> str:

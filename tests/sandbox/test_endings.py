@@ -17,7 +17,7 @@ from codespace.sandbox import limits as mechanisms
 from codespace.sandbox.plan import HOME, Quota
 from codespace.testing import processes
 
-from .cage import PATH, PLAYED, Cage, fork
+from .cage import PATH, PLAYED, Cage, become, fork
 from .until import PATIENCE_SECONDS
 
 MOMENTS = (0, 1, 2, 4, 8, 16, 32)
@@ -145,9 +145,8 @@ def test_a_starter_that_is_killed_releases_nothing_it_had_not_released(cage: Cag
     before = processes.descendants(os.getpid())
     child = fork()
     if child == 0:
-        os.setgroups([])
-        os.setresgid(cage.uid, cage.uid, cage.uid)
-        os.setresuid(cage.uid, cage.uid, cage.uid)
+        if cage.uid != os.geteuid():
+            become(cage.uid)
         null = os.open(os.devnull, os.O_RDWR)
         launch = prepared.launch()
         foreground.start(launch.argv, launch.env, {0: null, 1: null, 2: null, **launch.inherited})

@@ -21,7 +21,7 @@ from codespace.errors import Refusal
 from codespace.sandbox.spawn import NotStarted
 from codespace.sandbox.system import Etc
 
-from .cage import UNPRIVILEGED, Cage, bubblewraps, caged
+from .cage import UNPRIVILEGED, Cage, accounts, bubblewraps, caged
 
 GROUP = UNPRIVILEGED + 1
 TRY_WRITING = """
@@ -167,7 +167,7 @@ def test_a_directory_with_something_hidden_by_its_name_can_be_moved(cage: Cage) 
 
 
 def test_what_is_hidden_or_a_socket_is_not_reached_through_a_directory_that_a_run_closed_to_listing() -> None:
-    with caged(UNPRIVILEGED, bubblewraps()[0]) as cage:  # root lists every directory
+    with caged(accounts()[-1], bubblewraps()[0]) as cage:  # root lists every directory
         cage.put("d/.env", "secret\n")
         hidden = cage.having(hidden_paths=(".env",))
         path = str(cage.root / "d" / "socket")
@@ -189,7 +189,7 @@ def test_what_is_hidden_or_a_socket_is_not_reached_through_a_directory_that_a_ru
 
 
 def test_a_root_that_a_run_closed_to_listing_takes_no_other_before_it_is_open_again() -> None:
-    with caged(UNPRIVILEGED, bubblewraps()[0]) as cage:
+    with caged(accounts()[-1], bubblewraps()[0]) as cage:
         cage.put(".env", "secret\n")
         hidden = cage.having(hidden_paths=(".env",))
         assert hidden.sh("chmod 311 .").code == 0
