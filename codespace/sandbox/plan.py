@@ -165,6 +165,7 @@ def _mounts(
         for found in inventory.git:
             # What was not looked through before a run cannot be compared with what is there after it.
             is_unseen = found.path in links and found.kind != "link"
+            is_unseen = is_unseen or (workspace.git == "commit" and _hides_branches(inventory, found))
             if is_unseen or not _can_be_named(workspace.root, found.path, limits.SANDBOX_GIT_PATH_BYTES):
                 read_only.add(found.path)
                 continue
@@ -194,6 +195,14 @@ def _mounts(
         *_made("empty", workspace.root, masked),
         *_made("nothing", workspace.root, emptied),
     ]
+
+
+def _hides_branches(inventory: Inventory, found: GitDirectory) -> bool:
+    """Return whether git would not see all branches of a repository: it removes what none of those that it sees has."""
+    below = "" if found.path == "." else f"{found.path}/"
+    places = (f"{below}refs", f"{below}packed-refs")
+    hidden = (*inventory.hidden_directories, *inventory.hidden_files)
+    return any(within(path, place) for path in hidden for place in places)
 
 
 def _named_by_git(workspace: Workspace, root: Root, inventory: Inventory) -> gitconfig.Found:

@@ -15,6 +15,7 @@ import re
 from typing import Final
 
 from codespace.beneath import Entry, Root
+from codespace.beneath.walking import Kind, kind_of
 from codespace.errors import Refusal
 from codespace.sandbox import shortage
 
@@ -24,11 +25,42 @@ _SAID: Final = re.compile(rb"([0-9a-f]{40}|[0-9a-f]{64})\n")
 _LOGGED: Final = re.compile(rb"[0-9a-f]{40,64} ([0-9a-f]{40,64}) [^\n]{0,1000}> [0-9]+ [+-][0-9]{4}")
 _BYTES: Final = 262_144
 # Most of a log that is looked at, which is some thousand commits.
+_FILES: Final = 64
+# Most below one directory of a hidden name.
 _INDEXES: Final = 256
 # Most packs of one repository that are looked into: git makes one of all long before.
 _MAGIC: Final = b"\xfftOc\x00\x00\x00\x02"
 _FANOUT_BYTES: Final = 1_024
 _NAMES_AT: Final = len(_MAGIC) + _FANOUT_BYTES
+
+
+def are_all(root: Root, directory: str) -> bool:
+    """Return whether a directory has files below it, few enough to be looked at, and nothing else than such as `is_one`
+    means."""
+    left = [directory]
+    files: list[str] = []
+    while left:
+        place = left.pop()
+        try:
+            kinds = _listed(root, place)
+        except OSError as error:
+            if shortage.is_behind(error):
+                raise
+            return False
+        left += [f"{place}/{name}" for name, kind in kinds if kind == "directory"]
+        files += [f"{place}/{name}" for name, kind in kinds if kind == "file"]
+        if len(left) + len(files) > _FILES or any(kind not in ("directory", "file") for _, kind in kinds):
+            return False
+    return bool(files) and all(is_one(root, path) for path in files)
+
+
+def _listed(root: Root, directory: str, most: int = _FILES + 1) -> list[tuple[str, Kind]]:
+    descriptor = root.open_listing(directory)
+    try:
+        with os.scandir(descriptor) as entries:
+            return [(entry.name, kind_of(entry)) for entry in itertools.islice(entries, most)]
+    finally:
+        os.close(descriptor)
 
 
 def is_one(root: Root, path: str) -> bool:
@@ -81,12 +113,7 @@ def _has(root: Root, repository: str, name: str) -> bool:
     objects = posixpath.join(repository, "objects")
     if root.stamp(f"{objects}/{name[:2]}/{name[2:]}") is not None:
         return True
-    descriptor = root.open_listing(f"{objects}/pack")
-    try:
-        with os.scandir(descriptor) as entries:
-            indexes = [entry.name for entry in itertools.islice(entries, 4 * _INDEXES) if entry.name.endswith(".idx")]
-    finally:
-        os.close(descriptor)
+    indexes = [name for name, _ in _listed(root, f"{objects}/pack", 4 * _INDEXES) if name.endswith(".idx")]
     return any(_lists(root, f"{objects}/pack/{index}", bytes.fromhex(name)) for index in indexes[:_INDEXES])
 
 

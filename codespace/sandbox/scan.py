@@ -287,7 +287,7 @@ class _Scan:
             self._found["special"].append(path)
         first = path.partition("/")[0]
         is_hidden = self._hidden.cover(first, path)
-        if is_hidden and not (kind == "file" and self._is_ref(first, path)):
+        if is_hidden and not self._is_of_refs(first, path, kind):
             # Of a link nothing is masked: it tells only where it leads, and that is visible or is not by itself.
             self._found["directories" if kind == "directory" else "links" if kind == "link" else "files"].append(path)
             return True, False
@@ -306,12 +306,16 @@ class _Scan:
         is_data = is_of_git and name == _DATA and bool(_WITH_DATA.fullmatch(_in_git(above)))  # it is much
         return noted or is_data, not is_data
 
-    def _is_ref(self, first: str, path: str) -> bool:
-        """Return whether a file is hidden only for a branch or a remote having a name that is."""
-        if self._hidden_places.cover(first, path):
+    def _is_of_refs(self, first: str, path: str, kind: Kind) -> bool:
+        """Return whether something is hidden only for a branch or a remote having a name that is."""
+        if "/refs/" not in f"/{path}/" or self._hidden_places.cover(first, path):
             return False
         self._asked += 1
-        return self._asked <= limits.SANDBOX_BINDS and refs.is_one(self._root, path)
+        if self._asked > limits.SANDBOX_BINDS:
+            return False
+        return (kind == "file" and refs.is_one(self._root, path)) or (
+            kind == "directory" and refs.are_all(self._root, path)
+        )
 
     def _note_git(self, path: str, kind: Kind) -> None:
         if kind == "link":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 
@@ -64,6 +65,55 @@ def test_what_is_hidden_is_not_shown_where_a_command_moves_it_among_branches(cag
     assert chosen.sh("cat new/.git/refs/heads/secret").out == f"{NAME}\n"  # and it was no other reason
     other.unlink()
     assert chosen.sh("cat new/.git/refs/heads/secret").out == ""
+
+
+@pytest.mark.parametrize("name", ["secret", "heads"])
+def test_branches_below_a_hidden_name_take_commits_too(repository: Cage, name: str) -> None:
+    assert repository.plainly(["git", "checkout", "-q", "-b", "secret/x"]).code == 0
+    chosen = repository.having(git="commit", hidden_paths=(name,))
+    assert chosen.sh(commit("commit -q --allow-empty -m second")).code == 0
+    assert chosen.sh("git log --all --oneline").out.count("\n") == 2
+
+
+@pytest.mark.parametrize("hidden", ["/.git/refs/remotes/origin/secret/", "/.git/packed-refs", "**/origin/secret/x"])
+def test_a_repository_with_branches_that_git_does_not_see_stays_read_only(repository: Cage, hidden: str) -> None:
+    """The next `git gc` would remove for good what only they have; and a commit can start one."""
+    making = f"commit=$(git {' '.join(IDENTITY)} commit-tree -m mine HEAD^{{tree}})"
+    for script in (
+        f"{making} && git update-ref refs/remotes/origin/secret/x $commit",
+        "git pack-refs --all" if hidden.endswith("packed-refs") else "true",
+        "find .git/objects -type f -exec touch -d '40 days ago' {} +",
+    ):
+        assert repository.plainly(["sh", "-c", script]).code == 0
+    repository.having(git="commit", hidden_paths=(hidden,)).sh("git gc -q --prune=now")
+    assert repository.plainly(["git", "log", "origin/secret/x"]).code == 0
+    assert repository.having(git="commit").sh("git gc -q --prune=now").code == 0
+    assert repository.plainly(["git", "log", "origin/secret/x"]).code == 0
+
+
+@pytest.mark.parametrize("beside", ["password", "link", "fifo", "many", "nothing"])
+def test_a_directory_of_a_hidden_name_that_holds_anything_else_than_branches_is_none_of_them(
+    tmp_path: Path, beside: str
+) -> None:
+    place = tmp_path / ".git/refs/heads/secret/below"
+    for directory in (place, tmp_path / ".git/objects/pack", tmp_path / ".git/objects" / NAME[:2]):
+        directory.mkdir(parents=True)
+    (tmp_path / ".git/objects" / NAME[:2] / NAME[2:]).touch()
+    with Root.open(str(tmp_path)) as root:
+        assert scan.scan(root, hidden=("secret",), protected=()).hidden_directories == (".git/refs/heads/secret",)
+        (place / "x").write_text(f"{NAME}\n")
+        assert scan.scan(root, hidden=("secret",), protected=()) == scan.scan(root, hidden=(), protected=())
+        if beside == "link":
+            (place / "y").symlink_to("x")
+        elif beside == "fifo":
+            os.mkfifo(place / "y")
+        elif beside == "many":
+            for number in range(70):
+                (place / str(number)).write_text(f"{NAME}\n")
+        else:
+            (place / "x").unlink()
+            (place / "y").write_text("password\n") if beside == "password" else None
+        assert scan.scan(root, hidden=("secret",), protected=()).hidden_directories == (".git/refs/heads/secret",)
 
 
 LINE = f"{'0' * 40} {NAME} A U Thor <x@example.invalid> 1700000000 +0000"
