@@ -59,7 +59,8 @@ GIT: Final = (
 NOT_COMMITTING: Final = (
     "`.git` of this repository is read-only although commands may commit here: git would write through a link in it, "
     "or it has too many directories to be looked through for one, or its working tree is set elsewhere "
-    "(`core.worktree`), or it has no `hooks` or `config`. The operator can remove what is in the way."
+    "(`core.worktree`), or it has no `hooks` or `config`, or some of its branches are "
+    "hidden. The operator can remove what is in the way."
 )
 MISSING: Final = (
     "It seems that a program, or the interpreter in a script's first line, was not found. Commands see /usr, the "
