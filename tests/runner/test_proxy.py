@@ -69,7 +69,7 @@ async def door_of_process(program: Proxy, *domains: Domain) -> AsyncIterator[tup
             assert pid_of(port) == pid
         yield door, port, pid
     finally:
-        await door.close(lambda decision: None)
+        door.drop()
 
 
 async def ask(port: int, sent: bytes) -> bytes:
@@ -198,6 +198,7 @@ async def test_a_door_that_is_killed_takes_the_way_out_with_it_and_is_seen_to_be
             with trio.fail_after(SECONDS):
                 assert await door.decision() is None
             assert door.end is None
+            await door.close(lambda decision: None)
         await wait_shut(inside)
 
 
@@ -273,8 +274,9 @@ async def test_no_door_opens_once_the_daemon_is_stopping() -> None:
 
 
 async def test_the_proxy_holds_no_right_that_it_does_not_need() -> None:
-    async with proxy() as program, door_of_process(program) as (_, _, pid):
+    async with proxy() as program, door_of_process(program) as (door, _, pid):
         _check_rights(pid)
+        await door.close(lambda decision: None)
 
 
 def _check_rights(pid: int) -> None:
