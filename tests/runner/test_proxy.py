@@ -55,14 +55,14 @@ async def open_door(program: Proxy, *domains: Domain) -> tuple[Door, int]:
 
 @asynccontextmanager
 async def door_of_process(program: Proxy, *domains: Domain) -> AsyncIterator[tuple[Door, int, int]]:
-    """Lend an open door, its port and the process that is the door: the keeper's one child, laid by before.
+    """Lend an open door, its port and the process that is the door: the one that the keeper had laid by before.
 
     So it is known to an account too that may not look at what processes hold which are not dumpable, as these are.
     """
     await program.warm()
     keeper = program._resident._program
     assert keeper is not None
-    (pid,) = await until(lambda: processes.children(keeper.pid))
+    (pid,) = await until(lambda: [pid for pid in processes.children(keeper.pid) if _is_confined(pid)])
     door, port = await open_door(program, *domains)
     try:
         if MAY_LOOK:
@@ -70,6 +70,18 @@ async def door_of_process(program: Proxy, *domains: Domain) -> AsyncIterator[tup
         yield door, port, pid
     finally:
         door.drop()
+
+
+def _is_confined(pid: int) -> bool:
+    """Return whether a keeper's child is a door: what it starts while it loads is not confined yet."""
+    return processes.is_alive(pid) and _status(pid).get("NoNewPrivs") == "1"
+
+
+def _status(pid: int) -> dict[str, str]:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    return {}
 
 
 async def ask(port: int, sent: bytes) -> bytes:
@@ -280,9 +292,7 @@ async def test_the_proxy_holds_no_right_that_it_does_not_need() -> None:
 
 
 def _check_rights(pid: int) -> None:
-    status = dict(
-        line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line
-    )
+    status = _status(pid)
     assert status["NoNewPrivs"] == "1"
     assert {int(status[name], 16) for name in ("CapEff", "CapPrm", "CapInh", "CapAmb")} == {0}
     bounds = Path(f"/proc/{pid}/limits").read_text()
