@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import struct
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -23,6 +24,8 @@ _GITLINK: Final = b"\x00\x00\xe0\x00"
 _SPARSE: Final = b"sdir"
 _DIRECTORY: Final = b"\x00\x00\x40\x00"
 """In a sparse index, which stands for all below it; git looks into its tree once something is there."""
+_MODES: Final = frozenset({b"\x00\x00\x81\xa4", b"\x00\x00\x81\xed", b"\x00\x00\xa0\x00", _GITLINK, _DIRECTORY})
+"""All that git writes. Of others it looks at some bits only, and takes for a submodule what is none by all of them."""
 _STATUS_BYTES: Final = 40
 _LONG: Final = 0xFFF  # the length of a name as long as this or longer
 _MOST_NAME_BYTES: Final = 4_096
@@ -31,6 +34,9 @@ _SPLIT: Final = re.compile(rb"link(?=([\x00-\x03].{3}))", re.DOTALL)
 _SPLITS: Final = 1_024
 _BASES: Final = 4
 # Most parts that may be meant, and most indexes that are read for them: git writes one.
+_BLOCKS: Final = re.compile(rb"IEOT(?=(.{4})\x00\x00\x00\x01)", re.DOTALL)
+"""How the part begins that says where the entries of each thread begin that reads them."""
+_MOST_BLOCKS: Final = 1_024
 _ASTRAY: Final = re.compile(rb"\.git[/\x00]|\.\.[/\x00]", re.IGNORECASE)
 """What is in every index of version 2 with a name that leads into a git directory, or up."""
 _SLASH: Final = ord("/")
@@ -103,15 +109,23 @@ def _submodules(data: bytes, size: int, *, checked: bool) -> list[str]:
     ):
         return []
     found: list[str] = []
+    starts = _starts_of_blocks(data, count)
     position, name = 12, b""
-    for _ in range(count):
+    for number in range(count):
+        begins = position in starts
+        if starts.pop(position, number) != number:
+            raise ValueError("who begins to read here finds another entry")
         mode = data[position + 24 : position + 28]
+        if checked and mode not in _MODES:
+            raise ValueError("git writes no such mode")
         start = position + _STATUS_BYTES + size
         length = int.from_bytes(data[start : start + 2], "big") & _LONG
         start += 4 if data[start] & 0x40 else 2
         if version == 4:
             stripped, start = _varint(data, start)
             end = data.index(b"\0", start)
+            if begins and stripped != len(name):
+                raise ValueError("who begins to read here finds another name")
             name = name[: len(name) - stripped] + data[start:end]
             position = end + 1
         else:
@@ -126,21 +140,46 @@ def _submodules(data: bytes, size: int, *, checked: bool) -> list[str]:
             if not name:
                 raise ValueError("it takes the place of an entry in the index that this one was split from")
             found.append(os.fsdecode(name).rstrip("/") + ("/" if mode == _DIRECTORY else ""))
+    if starts:
+        raise ValueError("who begins to read at one of these finds other entries")
     return found
+
+
+def _starts_of_blocks(data: bytes, count: int) -> dict[int, int]:
+    """Return where git may begin to read, with threads, and the number of the entry that has to be there.
+
+    Raises: ValueError where it would read others than in one go.
+    """
+    starts: dict[int, int] = {}
+    for told_of, found in enumerate(_BLOCKS.finditer(data)):
+        if told_of == _BASES:
+            raise ValueError("there is no end of blocks")
+        at, blocks = found.end() + 8, (int.from_bytes(found[1], "big") - 4) // 8
+        told = data[at : at + 8 * blocks] if 0 < blocks <= _MOST_BLOCKS else b""
+        number = 0
+        for offset, entries in struct.iter_unpack(">II", told[: len(told) // 8 * 8]):
+            if starts.setdefault(offset, number) != number:
+                raise ValueError("two entries begin at one place")
+            number += entries
+        if number != count or len(starts) > _MOST_BLOCKS:
+            raise ValueError("the blocks have not as many entries as the index")
+    return starts
 
 
 def _is_plain(data: bytes, count: int, size: int) -> bool:
     """Return whether all names are as long as they are said to be, and none begins at the root of all: in a third of
-    the time that reading them takes. Raises: IndexError."""
-    position, header = 12, _STATUS_BYTES + size + 2
-    for _ in range(count):
+    the time that reading them takes. Raises: IndexError, ValueError."""
+    position, header, starts = 12, _STATUS_BYTES + size + 2, _starts_of_blocks(data, count)
+    for number in range(count):
+        if (starts and starts.pop(position, number) != number) or data[position + 24 : position + 28] not in _MODES:
+            return False
         start = position + header
         high, low = data[start - 2], data[start - 1]
         length = (high & 0xF) << 8 | low
         if high & 0x40 or length == _LONG or data[start + length] or data[start] == _SLASH:
             return False
         position += (header + length + 8) & ~7
-    return True
+    return not starts
 
 
 def _leads_astray(name: bytes) -> bool:

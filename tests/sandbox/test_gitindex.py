@@ -116,6 +116,45 @@ def test_an_index_that_can_be_read_in_two_ways_says_what_it_does_in_its_reposito
     assert [expected(root, data, size=size, checked=False) for size in (20, 32)] == [[], ["evil"]]
 
 
+@pytest.mark.parametrize("mode", [0o160001, 0o360000, 0o100666, 0])
+def test_a_mode_that_git_writes_nowhere_is_not_as_git_writes_it(root: Root, mode: int) -> None:
+    """Of some bits it takes a submodule for one."""
+    for data in (index([entry(b"x", mode)]), index([entry(b"sub", LINK), entry(b"x", mode)])):
+        assert expected(root, data) is None
+
+
+def blocks(*pairs: tuple[int, int], cut: int = 0) -> bytes:
+    """The part that says at which offset each thread begins to read, and how many entries it has."""
+    told = struct.pack(">I", 1) + b"".join(struct.pack(">II", *pair) for pair in pairs)
+    return b"IEOT" + struct.pack(">I", len(told) + cut) + told
+
+
+def test_threads_that_read_an_index_find_what_one_finds(root: Root) -> None:
+    names = [b"a", b"b", b"c"]
+    plain = [entry(name) for name in names]
+    second = 12 + len(plain[0])
+    fine = [blocks((12, 3)), blocks((12, 1), (second, 2)), b"IEOT", b"IEOT\0\0\0\0\0\0\0\0"]
+    assert [expected(root, index(plain, behind=part)) for part in fine] == [[]] * 4
+    hidden = b"ZZZZ" + struct.pack(">I", 72) + entry(b".git/x")
+    beyond = 12 + sum(map(len, plain)) + 8
+    wrong = [
+        hidden + blocks((12, 2), (beyond, 1)),
+        blocks((12, 1), (second + 1, 2)),
+        blocks((12, 1), (second, 1)),
+        blocks((12, 2), (second, 1)),
+        blocks((12, 1), (12, 2)),
+        blocks((12, 1), (second, 2)) + blocks((12, 2), (second, 1)),
+        blocks((12, 1), (second + 8, 2), cut=3),
+        blocks((12, 3)) * 4 + hidden + blocks((12, 2), (beyond, 1)),
+    ]
+    for data in (plain, [entry(b"a", LINK), *plain[1:]]):
+        assert [expected(root, index(data, behind=part)) for part in wrong] == [None] * len(wrong)
+    first = shortened(b"x.git/a")
+    for stripped, kept, answer in ((6, 1, None), (7, 0, [])):
+        data = [first, shortened(b".git.x" if kept else b"y", kept=kept, stripped=stripped)]
+        assert expected(root, index(data, version=4, behind=blocks((12, 1), (12 + len(first), 1)))) == answer
+
+
 def test_of_the_indexes_that_one_was_split_from_each_is_read_once_and_none_is_kept(root: Root) -> None:
     with open(Path(root.path, f"sharedindex.{BASE.hex()}"), "wb") as shared:
         shared.truncate(20_000_000)
