@@ -528,8 +528,9 @@ LISTENER_BACKLOG: Final = 128
 REQUEST_BYTES: Final = 32 * 1_048_576
 # Largest single message: a patch of PATCH_BYTES whose every line break and quote is escaped fits twice.
 MESSAGE_VALUES: Final = 50_000
-# Most values in the lists and objects of one message, each an object of the reader's: a tenth of a second of its time,
-# where 32 MiB of empty lists took half a minute and 2 GiB. The largest call has a tenth: a command of COMMAND_ITEMS.
+# Most commas and brackets of one message: one stands before each value, which is an object of the reader's. It takes a
+# tenth of a second of its time, where 32 MiB of empty lists took half a minute and 2 GiB. The largest call has a tenth
+# of them: a command of COMMAND_ITEMS.
 CONCURRENT_CALLS: Final = 256
 # Most tool calls under way at once through one door: far over a busy agent, far under what memory allows.
 UNKNOWN_ARGUMENTS: Final = 100

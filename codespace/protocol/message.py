@@ -40,7 +40,9 @@ def read(data: bytes) -> types.JSONRPCMessage:
     """Return the one message that `data` is. Raises: NoMessage. Source: limits.MESSAGE_VALUES."""
     if _has_too_many_values(data):
         raise NoMessage(
-            _answer_to(data, types.INVALID_REQUEST, f"The message has over {limits.MESSAGE_VALUES} values.")
+            _answer_to(
+                data, types.INVALID_REQUEST, f"The message has over {limits.MESSAGE_VALUES} commas and brackets."
+            )
         )
     try:
         message = jsonrpc_message_adapter.validate_json(data, by_name=False)
@@ -84,9 +86,9 @@ def _answer_to(data: bytes, code: int, why: str) -> types.JSONRPCError:
 
 
 def _has_too_many_values(data: bytes) -> bool:
-    """Return whether a message has more values, in lists and objects, than limits.MESSAGE_VALUES.
+    """Return whether a message has too many values, in lists and objects, by limits.MESSAGE_VALUES.
 
-    Counted by commas and brackets that are in no text: one of them stands before each value.
+    Counted are commas and brackets that are in no text: at least one of them stands before each value.
     """
     if len(data) <= limits.MESSAGE_VALUES or _values(data) <= limits.MESSAGE_VALUES:  # with those in texts
         return False
