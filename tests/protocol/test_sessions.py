@@ -42,17 +42,24 @@ async def post(
     *,
     identity: str,
     session: str | None = None,
+    again: str | None = None,
     revision: str = "",
     at_end: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
     method: str = "POST",
     accept: bytes = b"application/json, text/event-stream",
 ) -> Answer:
-    """Send one request as the door would pass it on; `at_end` is awaited where its answer is whole."""
+    """Send one request as the door would pass it on; `at_end` is awaited where its answer is whole.
+
+    Args:
+        again: A second session that it names behind the first.
+    """
     headers = [(b"content-type", b"application/json"), (b"accept", accept)]
     if revision:
         headers.append((b"mcp-protocol-version", revision.encode()))
     if session is not None:
         headers.append((b"mcp-session-id", session.encode()))
+    if again is not None:
+        headers.append((b"mcp-session-id", again.encode()))
     scope = {"type": "http", "method": method, "path": "/mcp", "query_string": b"", "headers": headers}
     bodies = [json.dumps(message).encode()]
     sent: list[Any] = []
@@ -225,6 +232,9 @@ async def test_an_id_that_is_under_way_is_refused_until_its_answer_is_given() ->
         for id in (1, "1"):
             again = await post(sessions, PING | {"id": id}, identity="bearer", session=opened)
             assert (again.status, again.error) == (400, (id, -32600))
+        # Named twice, a session is the first, as the SDK has it.
+        twice = await post(sessions, PING, identity="bearer", session=opened, again=other)
+        assert (twice.status, twice.error) == (400, (1, -32600))
         assert (await post(sessions, PING | {"id": 2}, identity="bearer", session=opened)).status == 200
         assert (await post(sessions, PING, identity="bearer", session=other)).status == 200
         await post(sessions, CANCEL, identity="bearer", session=opened)
