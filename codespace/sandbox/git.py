@@ -7,6 +7,7 @@ itself, runs programs the next time a person types `git status`. Nothing here ru
 from __future__ import annotations
 
 import errno
+import hashlib
 import itertools
 import os
 import posixpath
@@ -14,7 +15,7 @@ import re
 import stat
 import string
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
@@ -22,6 +23,7 @@ from typing import Final, Literal
 from codespace import limits
 from codespace.beneath import Root
 from codespace.beneath.reading import Stamp
+from codespace.display import display
 from codespace.errors import Refusal
 from codespace.sandbox import gitconfig, gitindex, gitways, shortage
 from codespace.sandbox.scan import GitDirectory, Inventory
@@ -59,6 +61,12 @@ _GUARDS_OF_WORKTREE: Final[Mapping[str, bytes | None]] = {"config.worktree": b""
 # With a directory `modules` it would be taken for one with submodules, and `git worktree remove` would refuse. Where
 # there are submodules it must be one, or git could not clone them.
 _SMALL_BYTES: Final = 4096
+_MOST_STAMPS: Final = 10_000
+"""What one look keeps for as long as its run lasts: some 12 MB. A rebase has some thirty files, or one for each patch.
+"""
+
+Stamped = frozenset[tuple[str, Stamp | bytes | None]]
+"""Names in a directory, and the stamp or a digest of each: equal where none of these files was changed."""
 
 
 def split(
@@ -173,24 +181,81 @@ def _kind_of(entry: os.DirEntry[str]) -> str:
     return "directory" if entry.is_dir(follow_symlinks=False) else "file"
 
 
-def in_hand(root: Root, path: str) -> dict[str, frozenset[tuple[str, Stamp | None]]]:
+class Stamps:
+    """Takes the stamps of one look, in however many repositories: a command can make as many files as it likes."""
+
+    def __init__(self) -> None:
+        self._room = _MOST_STAMPS
+        self._until = deadline()
+
+    def take(self, root: Root, directory: str) -> Stamped:
+        """Return the stamps of a directory and of all that lies in it.
+
+        Raises: OSError for a shortage; Refusal SANDBOX_UNAVAILABLE as `look_at_clock` does, and for very many names.
+        """
+        return self._take(root, directory, ".", "", root.stamp)
+
+    def take_index(self, root: Root, directory: str) -> Stamped:
+        """Return what was in the index of a git directory, and in those that it may have been split from: git believes
+        that these hold what they held, and sets their time whenever it reads them.
+
+        Raises: OSError, Refusal as `take` does.
+        """
+        return self._take(root, directory, "index", "sharedindex.", partial(_digest, root))
+
+    def _take(
+        self, root: Root, directory: str, first: str, prefix: str, stamp: Callable[[str], Stamp | bytes | None]
+    ) -> Stamped:
+        names = (first, *_names(root, directory, prefix, self._room))
+        self._room -= len(names)
+        if self._room < 0:
+            raise _too_many(root, directory)
+        found: list[tuple[str, Stamp | bytes | None]] = []
+        for name in names:
+            self.look_at_clock()
+            found.append((name, stamp(f"{directory}/{name}")))
+        return frozenset(found)
+
+    def look_at_clock(self) -> None:
+        """Raises: Refusal SANDBOX_UNAVAILABLE where the look takes long."""
+        if time.monotonic() > self._until:
+            raise _too_much("what git has in hand in")
+
+
+def _digest(root: Root, path: str) -> Stamp | bytes | None:
+    """Return a digest of an index; the stamp of what cannot be read, or is too large to be looked through."""
+    try:
+        return hashlib.sha256(root.read(path, limits.SANDBOX_INDEX_BYTES)[0]).digest()
+    except Refusal as refused:
+        if shortage.is_behind(refused):
+            raise
+        return root.stamp(path)
+
+
+def in_hand(root: Root, path: str, stamps: Stamps) -> dict[str, Stamped]:
     """Return what git has in hand in a repository and its linked worktrees, with the stamps of all that it goes by.
 
-    A rebase runs commands once it is continued, and git-prompt has the shell run what its counter says. Raises: OSError
-    for a shortage.
+    A rebase runs commands once it is continued, and git-prompt has the shell run what its counter says. Raises:
+    OSError, Refusal as `Stamps.take` does.
     """
     below = "" if path == "." else path + "/"
-    tops = (below, *(f"{below}{WORKTREES}/{name}/" for name in _names(root, below + WORKTREES)))
-    places = [place for top in tops for name in _IN_HAND if root.stamp(place := top + name) is not None]
-    return {
-        place: frozenset((name, root.stamp(f"{place}/{name}")) for name in (".", *_names(root, place)))
-        for place in places
-    }
+    found: dict[str, Stamped] = {}
+    for top in (below, *(f"{below}{WORKTREES}/{name}/" for name in _names(root, below + WORKTREES))):
+        stamps.look_at_clock()
+        there = (place for name in _IN_HAND if root.stamp(place := top + name) is not None)
+        found |= {place: stamps.take(root, place) for place in there}
+    return found
 
 
-def _names(root: Root, directory: str) -> list[str]:
+def _names(root: Root, directory: str, prefix: str = "", most: int | None = None) -> list[str]:
     try:
-        return [name for name, _ in _listed(root, directory)]
+        descriptor = root.open_listing(directory)
+        try:
+            with os.scandir(descriptor) as entries:
+                names = (entry.name for entry in entries)
+                return list(itertools.islice((name for name in names if name.startswith(prefix)), most))
+        finally:
+            os.close(descriptor)
     except OSError as error:
         if shortage.is_behind(error):
             raise
@@ -221,7 +286,7 @@ def _worktrees(root: Root, path: str, workspace: str) -> tuple[list[str], list[s
 
 def _guards(root: Root, worktree: str) -> Mapping[str, bytes | None]:
     has_submodules = not _kind(root, f"{worktree}/modules") and bool(
-        _indexed(root, worktree, GitDirectory(posixpath.dirname(posixpath.dirname(worktree)) or ".", "bare"))
+        _indexed(root, worktree, GitDirectory(posixpath.dirname(posixpath.dirname(worktree)) or ".", "bare")).expected
     )
     return {**_GUARDS_OF_WORKTREE, "modules": None} if has_submodules else _GUARDS_OF_WORKTREE
 
@@ -289,7 +354,19 @@ class Submodules:
     """Each path at which it expects one, and whether a directory is there: a repository put there is entered by the
     host's next `git status`."""
     entered: frozenset[str]
-    """The `.git` of each repository that stands at one, and of each whose index cannot be looked through."""
+    """The `.git` of each repository that stands at one."""
+    unread: Mapping[str, Stamped]
+    """The `.git` of each whose index cannot be looked through, and what tells that from another where a command may
+    write it: what the other has git do is as little known."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """What an index says."""
+
+    expected: Sequence[str] = ()
+    unread: Stamped | None = None
+    """What tells it from another where it cannot be looked through; of one that no command writes, nothing."""
 
 
 def submodules(root: Root, inventory: Inventory, *, checked: bool = False) -> Submodules:
@@ -301,20 +378,23 @@ def submodules(root: Root, inventory: Inventory, *, checked: bool = False) -> Su
     """
     places: dict[str, bool] = {}
     entered: set[str] = set()
-    until = time.monotonic() + limits.SANDBOX_SCAN_SECONDS
-    for top, expected in itertools.chain(_expected_below(root, inventory, checked=checked), _expected_above(root)):
+    unread: dict[str, Stamped] = {}
+    until = deadline()
+    indexes = itertools.chain(_indexes_below(root, inventory, Stamps() if checked else None), _indexes_above(root))
+    for top, index in indexes:
         if time.monotonic() > until:
-            raise _too_much()
-        if expected is None:
-            entered.add(f"{top}/.git".removeprefix(root.path.rstrip("/") + "/"))
-        for path, is_sparse in _normal(root, top, expected or ()):
+            raise _too_much("the indexes of the git repositories in")
+        if index.unread is not None:
+            place = f"{top}/.git".removeprefix(root.path.rstrip("/") + "/")
+            unread[place] = index.unread.union(unread.get(place, ()))
+        for path, is_sparse in _normal(root, top, index.expected):
             if is_sparse:
                 entered.update(found.path for found in inventory.git if found.path.startswith(f"{path}/"))
             elif (there := _is_there(root, path)) is not None:
                 places[path] = there
     # Looked for where an index says, as a command can put one where `scan` looks for none: among git's own data.
     entered.update(place for path, there in places.items() if there and root.stamp(place := f"{path}/.git") is not None)
-    return Submodules(places, frozenset(entered))
+    return Submodules(places, frozenset(entered), unread)
 
 
 def _normal(root: Root, top: str, expected: Sequence[str]) -> Iterator[tuple[str, bool]]:
@@ -341,58 +421,80 @@ def _is_there(root: Root, path: str) -> bool | None:
     return True
 
 
-def _expected_below(root: Root, inventory: Inventory, *, checked: bool) -> Iterator[tuple[str, list[str] | None]]:
-    """Yield the top of each working tree and what its index says."""
+def _indexes_below(root: Root, inventory: Inventory, stamps: Stamps | None) -> Iterator[tuple[str, _Index]]:
+    """Yield the top of each working tree and what its index says.
+
+    Args:
+        stamps: None where no command may write an index: names in it are not looked at then.
+    """
     for found in inventory.git:
-        expected = [] if found.kind == "link" else _expected(root, found, checked=checked)
+        index = _Index() if found.kind == "link" else _index_of(root, found, stamps)
         beside = posixpath.normpath(posixpath.join(root.path, posixpath.dirname(found.path)))
-        for top in (beside, *(gitconfig.tops(root, found) if expected else ())):
-            yield top, expected
+        for top in (beside, *(gitconfig.tops(root, found) if index.expected else ())):
+            yield top, index
 
 
-def _expected_above(root: Root) -> Iterator[tuple[str, list[str] | None]]:
+def _indexes_above(root: Root) -> Iterator[tuple[str, _Index]]:
     """Yield the same of repositories that the root lies in the trees of."""
     for top, directories in gitconfig.above(root):
         yield top, _indexed_at(directories[-1])
 
 
-def _expected(root: Root, found: GitDirectory, *, checked: bool) -> list[str] | None:
+def _index_of(root: Root, found: GitDirectory, stamps: Stamps | None) -> _Index:
     """Return what the index of a repository says, wherever it is: a submodule's and a worktree's lie elsewhere.
 
     Outside of the root only that of the root itself is looked for: which place on this machine is opened is not a
     command's to say.
     """
     if found.kind != "gitfile":
-        expected = _indexed(root, found.path, found, checked=checked)
-        return expected or [] if found.kind == "bare" else expected  # it has one where it is told of a tree
+        index = _indexed(root, found.path, found, stamps)
+        return _Index(index.expected) if found.kind == "bare" else index  # it has one where it is told of a tree
     directory = gitconfig.leads_to(root, found.path)
     own = root.path.rstrip("/") + "/"
     if directory.startswith(own):
-        return _indexed(root, directory[len(own) :], found, checked=checked)
-    return _indexed_at(directory, checked=checked) if found.path == ".git" else []
+        return _indexed(root, directory[len(own) :], found, stamps)
+    return _indexed_at(directory, stamps) if found.path == ".git" else _Index()
 
 
-def _indexed(root: Root, directory: str, repository: GitDirectory, *, checked: bool = False) -> list[str] | None:
-    return gitindex.expected(root, directory, partial(gitconfig.object_bytes, root, repository), checked=checked)
+def _indexed(root: Root, directory: str, repository: GitDirectory, stamps: Stamps | None = None) -> _Index:
+    return _index(root, directory, partial(gitconfig.object_bytes, root, repository), stamps)
 
 
-def _indexed_at(directory: str, *, checked: bool = False) -> list[str] | None:
+def _indexed_at(directory: str, stamps: Stamps | None = None) -> _Index:
     try:
-        with Root.open(directory) as elsewhere:
-            size = partial(gitconfig.object_bytes_of, directory)
-            return gitindex.expected(elsewhere, ".", size, checked=checked)
+        elsewhere = Root.open(directory)
     except (Refusal, ValueError) as problem:
         if shortage.is_behind(problem):
             raise
-        return []
+        return _Index()
+    with elsewhere:
+        return _index(elsewhere, ".", partial(gitconfig.object_bytes_of, directory), stamps)
 
 
-def _too_much() -> Refusal:
+def _index(root: Root, directory: str, object_bytes: Callable[[], int], stamps: Stamps | None) -> _Index:
+    expected = gitindex.expected(root, directory, object_bytes, checked=stamps is not None)
+    if expected is not None:
+        return _Index(expected)
+    return _Index(unread=frozenset() if stamps is None else stamps.take_index(root, directory))
+
+
+def _too_much(what: str) -> Refusal:
     return Refusal(
         "SANDBOX_UNAVAILABLE",
-        "Looking through the indexes of the git repositories in the workspace took over "
-        f"{limits.SANDBOX_SCAN_SECONDS:g} s. Nothing was started.",
-        next_step="Ask the operator to look at the size of their `index` files, or to register a smaller directory.",
+        f"Looking through {what} the workspace took over {limits.SANDBOX_SCAN_SECONDS:g} s. Nothing was started.",
+        next_step="Ask the operator to look at the size of their `index` files and the number of their worktrees, or "
+        "to register a smaller directory.",
+    )
+
+
+def _too_many(root: Root, directory: str) -> Refusal:
+    place = display(posixpath.normpath(posixpath.join(root.path, directory)), limit=200)
+    return Refusal(
+        "SANDBOX_UNAVAILABLE",
+        f"What git goes by in {place} is too many files to be looked at, {_MOST_STAMPS:,} at most with what it has in "
+        "hand elsewhere in the workspace. Nothing was started.",
+        next_step="Ask the operator to look at what lies there: `git rebase --abort` and `git am --abort` end what git "
+        "has in hand.",
     )
 
 

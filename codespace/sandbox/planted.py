@@ -98,12 +98,14 @@ def _links(root: Root, inventory: Inventory, outside: Sequence[str]) -> Iterator
 
 def _in_hand(root: Root, inventory: Inventory, outside: Sequence[str]) -> dict[str, object]:
     found: dict[str, object] = {}
+    stamps = git.Stamps()
     for each in inventory.git:
         if each.kind in ("directory", "bare"):
-            found |= git.in_hand(root, each.path)
+            found |= git.in_hand(root, each.path, stamps)
     for directory in outside:
         with Root.open(directory) as repository:
-            found |= {posixpath.join(directory, place): state for place, state in git.in_hand(repository, ".").items()}
+            handed = git.in_hand(repository, ".", stamps)
+            found |= {posixpath.join(directory, place): state for place, state in handed.items()}
     return found
 
 
@@ -118,9 +120,10 @@ def compare(
             its name is nobody's to know.
         protected: Globs in force: of a closed directory, its name says whether anything is looked for in it.
     """
-    entered = after.submodules.entered - before.submodules.entered
+    unread = _changed(before.submodules.unread, after.submodules.unread)
+    entered = (after.submodules.entered - before.submodules.entered) | unread
     closed = {*after.inventory.unreadable} - {*before.inventory.unreadable}
-    handed = {path for path, state in after.in_hand.items() if state != before.in_hand.get(path)}
+    handed = _changed(before.in_hand, after.in_hand)
     linked = after.links - before.links
     found = (_running(after) - _running(before)) | linked | entered | closed | handed
     covered = _Covered(root, before.covered, hidden)
@@ -135,6 +138,10 @@ def compare(
 
     planted = [Planted(path, is_loud(path), path in closed) for path in found if not covered.cover(path)]
     return sorted(planted, key=lambda one: (not one.loud, one.path))
+
+
+def _changed(before: Mapping[str, object], after: Mapping[str, object]) -> set[str]:
+    return {path for path, state in after.items() if state != before.get(path)}
 
 
 def _running(sight: Sight) -> set[str]:

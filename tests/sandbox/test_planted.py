@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shlex
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -176,6 +177,65 @@ def test_an_index_that_cannot_be_looked_through_any_more_is_told(
     assert (done.code, done.loud) == (0, (".git",))
     assert chosen.sh("true").planted == ()
     assert runs_on_the_host(repository)
+
+
+def with_a_part_that_git_splits(cage: Cage) -> None:
+    """Give the operator's repository an index that git makes by itself, and that cannot be looked through."""
+    for words in (
+        ["config", "core.splitIndex", "true"],
+        ["config", "splitIndex.maxPercentChange", "100"],
+        ["init", "-q", "sub"],
+        ["-C", "sub", "commit", "-q", "--allow-empty", "-m", "x"],
+        ["-c", "advice.addEmbeddedRepo=false", "add", "sub"],
+        ["update-index", "--split-index"],
+        ["-C", "sub", "commit", "-q", "--allow-empty", "-m", "y"],
+        ["add", "sub"],
+    ):
+        assert cage.plainly(["git", *IDENTITY, *words]).code == 0, words
+
+
+def test_an_index_that_cannot_be_looked_through_is_told_again_where_a_run_has_changed_it(repository: Cage) -> None:
+    """What was told of it once was another: git makes such indexes too, and what is in one is as little known."""
+    with_a_part_that_git_splits(repository)
+    chosen = repository.having(git="commit")
+    assert chosen.sh("git ls-files -s").planted == ()
+    name = ".git/hooks/post-checkout"
+    stand_in = "z" * len(name)
+    script = f"#!/bin/sh\ntouch {mark(repository)}\n"
+    made = f"printf '%b' {shlex.quote(script)} >{stand_in} && chmod 755 {stand_in} && git add {stand_in}"
+    whole = "git -c core.splitIndex=false update-index --no-split-index"  # of others git looks at the names
+    done = chosen.sh(f"{made} && rm {stand_in} && {whole} && {RENAMED} {stand_in} {name}")
+    assert (done.code, done.loud) == (0, (".git",)), done.err
+    assert chosen.sh("git ls-files -s").planted == ()
+    repository.plainly(["git", "checkout-index", "-a"])
+    repository.plainly(["git", *IDENTITY, "checkout", "-q", "-f", "-b", "other"])
+    assert mark(repository).exists()  # the control: this is what it is told for
+
+
+def test_an_index_from_which_one_was_split_that_cannot_be_looked_through_is_told_where_a_run_has_changed_it(
+    repository: Cage,
+) -> None:
+    with_a_part_that_git_splits(repository)
+    chosen = repository.having(git="commit")
+    (shared,) = (repository.root / ".git").glob("sharedindex.*")
+    writing = f"perl -pi -e 's/file/evil/' {shared}"
+    assert chosen.sh(f"touch {shared} .git/index.more").planted == ()
+    assert chosen.sh(writing).loud == (".git",)
+    assert repository.plainly(["git", "ls-files"]).out == "evil\nsub\n"  # the control: git believes it
+    assert repository.sh(f"rm {shared}").code != 0  # it is read-only
+
+
+def test_an_index_that_no_command_may_write_is_not_told_where_another_program_changes_it(repository: Cage) -> None:
+    with_a_part_that_git_splits(repository)
+
+    def changing() -> list[str]:
+        prepared = repository.prepare(["/bin/true"], cwd=".", env={"PATH": PATH, "HOME": HOME})
+        index = repository.root / ".git/index"
+        index.write_bytes(index.read_bytes() + b"more")
+        foreground.run(prepared.equipment, prepared.plan)
+        return [one.path for one in prepared.planted()]
+
+    assert repository.does(changing) == []
 
 
 def test_an_index_that_names_no_submodule_or_is_none_is_not_told(repository: Cage) -> None:
@@ -511,3 +571,68 @@ def test_a_rebase_in_a_linked_worktree_and_in_a_repository_outside_is_told(repos
     assert chosen.sh(counting(repository, whole)).loud == (f"{whole}/rebase-merge",)
     assert chosen.sh("git status").planted == ()
     assert chosen.sh(f"echo 2 >{whole}/rebase-merge/msgnum").planted == (f"{whole}/rebase-merge",)
+
+
+@pytest.mark.parametrize("place", [".git/rebase-merge", "OUTSIDE"])
+def test_what_git_has_in_hand_is_looked_at_up_to_a_bound_and_refused_beyond_it(
+    repository: Cage, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """A command can make as many files there as it likes: each costs time, and room for as long as the run lasts."""
+    monkeypatch.setattr(git, "_MOST_STAMPS", 100)
+    chosen = repository.having(git="commit")
+    if place == "OUTSIDE":
+        tree = repository.base / "tree"
+        assert repository.plainly(["git", "worktree", "add", "-q", str(tree)]).code == 0
+        chosen, place = repository.having(root=str(tree), git="commit"), f"{repository.root}/.git/sequencer"
+    assert chosen.sh(f"mkdir {place}; cd {place}; touch $(seq 99)").planted == (place,)
+    assert chosen.sh("true").planted == ()
+    with pytest.raises(Refusal, match=f"{place} is too many files") as refused:
+        chosen.sh(f"touch {place}/100")  # by the look after it
+    assert (refused.value.code, (repository.root / place / "100").exists()) == ("SANDBOX_UNAVAILABLE", True)
+    with pytest.raises(Refusal, match=f"{place} is too many files"):
+        chosen.sh("touch ran")
+    assert not (Path(chosen.workspace.root) / "ran").exists()
+    assert repository.sh("true").code == 0  # no command writes there
+
+
+def test_files_in_hand_count_in_all_repositories_together(repository: Cage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(git, "_MOST_STAMPS", 100)
+    for place in ("one", "two"):
+        assert repository.plainly(["git", "init", "-q", place]).code == 0
+        for number in range(60):
+            repository.put(f"{place}/.git/rebase-apply/{number}")
+    with pytest.raises(Refusal, match="too many files"):
+        repository.having(git="commit").sh("true")
+
+
+def test_more_files_in_hand_than_are_looked_at_are_not_even_listed(repository: Cage) -> None:
+    folder = repository.folder(".git/rebase-merge")
+    for number in range(30_000):
+        os.close(os.open(folder / str(number), os.O_CREAT | os.O_WRONLY))
+    with Root.open(str(repository.root)) as root:
+        tracemalloc.start()
+        try:
+            with pytest.raises(Refusal, match="too many files"):
+                git.in_hand(root, ".git", git.Stamps())
+            assert tracemalloc.get_traced_memory()[1] < 2_000_000
+        finally:
+            tracemalloc.stop()
+
+
+def test_worktrees_that_take_long_to_be_looked_at_are_refused_and_not_waited_for(
+    repository: Cage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(120):
+        repository.folder(f".git/worktrees/{number}")
+
+    class Clock:
+        """It goes on by the hundredth part of the time for a look, each time that it is looked at."""
+
+        monotonic = itertools.count(0, limits.SANDBOX_SCAN_SECONDS / 100).__next__
+
+    with Root.open(str(repository.root)) as root:
+        assert git.in_hand(root, ".git", git.Stamps()) == {}
+        monkeypatch.setattr(git, "time", Clock)
+        with pytest.raises(Refusal, match="has in hand in the workspace took over") as refused:
+            git.in_hand(root, ".git", git.Stamps())
+    assert refused.value.code == "SANDBOX_UNAVAILABLE"
