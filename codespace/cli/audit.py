@@ -12,7 +12,7 @@ from codespace.cli import configured
 from codespace.display import display
 from codespace.errors import Refusal
 from codespace.gateway import audit
-from codespace.gateway.database import connect, refusal
+from codespace.gateway.database import check_secrets, connect, refusal
 from codespace.settings import MEMORY_DATABASE
 
 _UNCHANGED = "Nothing was changed."
@@ -72,6 +72,8 @@ def problem(path: str) -> str | None:
     try:
         with connect(path) as db:
             (answer,) = db.execute("PRAGMA quick_check(1)").fetchone()
+            if answer == "ok":
+                check_secrets(db)
     except sqlite3.Error as error:
         raise refusal(error, _UNCHANGED) from error
     if answer != "ok":

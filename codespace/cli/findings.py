@@ -21,6 +21,7 @@ from codespace.errors import CODES, Refusal
 from codespace.settings import MEMORY_DATABASE, Settings, notices
 
 _FOLDERS: Final = ("instances", "journal", "homes", "spool")
+_FOLDER_OF_WORKERS: Final = "runner"
 _PREFIX: Final = "doctor-"
 _WRITTEN_BYTES: Final = 262_144  # a new database and its log take half of that
 
@@ -76,7 +77,7 @@ def state(settings: Settings) -> Iterator[Finding]:
             f"{settings.state_dir} can be read by others (mode {mode:04o})",
             f"chmod 700 {shlex.quote(settings.state_dir)}",
         )
-    blocked = _in_the_way(settings.state_dir)
+    blocked = _in_the_way(settings)
     for path in blocked:
         yield Finding(
             "fail",
@@ -99,14 +100,19 @@ def state(settings: Settings) -> Iterator[Finding]:
             yield Finding("pass", subject, f"{settings.state_dir}, mode {mode:04o}")
 
 
-def _in_the_way(state_dir: str) -> list[str]:
+def _in_the_way(settings: Settings) -> list[str]:
     """Return what stands where a daemon keeps a folder of its own: one that `sudo` made once, a file, a dead link."""
-    places = [os.path.join(state_dir, name) for name in _FOLDERS]
-    return [
-        path
-        for path in places
-        if os.path.lexists(path) and not (os.path.isdir(path) and os.access(path, os.R_OK | os.W_OK | os.X_OK))
-    ]
+    blocked = [path for name in _FOLDERS if not _can_be(path := os.path.join(settings.state_dir, name))]
+    if settings.runner == "uds":
+        place = os.path.join(settings.runner_dir or settings.state_dir, _FOLDER_OF_WORKERS)
+        if os.path.islink(place) or not _can_be(place):  # who can change a link chooses where its sockets are
+            blocked.append(place)
+    return blocked
+
+
+def _can_be(folder: str) -> bool:
+    """Return whether a daemon can have this folder, as far as what lies there says."""
+    return not os.path.lexists(folder) or (os.path.isdir(folder) and os.access(folder, os.R_OK | os.W_OK | os.X_OK))
 
 
 def _write_something(directory: str) -> None:

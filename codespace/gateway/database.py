@@ -176,10 +176,21 @@ def _migrate(db: Database, path: str) -> dict[str, bytes]:
     return known
 
 
-def _secret(db: Database, name: str) -> bytes:
+def check_secrets(db: Database) -> None:
+    """See whether a daemon can use the secrets that there are. Raises: Refusal STORE_UNAVAILABLE."""
+    for name in SECRETS:
+        _known_secret(db, name)
+
+
+def _known_secret(db: Database, name: str) -> bytes | None:
     row = db.execute("SELECT value FROM meta WHERE name = ?", (f"secret:{name}",)).fetchone()
-    if row is not None:
-        return _read_secret(row[0])
+    return None if row is None else _read_secret(row[0])
+
+
+def _secret(db: Database, name: str) -> bytes:
+    known = _known_secret(db, name)
+    if known is not None:
+        return known
     fresh = secrets.token_bytes(_SECRET_BYTES)
     db.execute("INSERT INTO meta (name, value) VALUES (?, ?)", (f"secret:{name}", fresh.hex()))
     return fresh
@@ -187,13 +198,16 @@ def _secret(db: Database, name: str) -> bytes:
 
 def _read_secret(written: str) -> bytes:
     try:
-        return bytes.fromhex(written)
+        found = bytes.fromhex(written)
     except ValueError:
+        found = b""
+    if len(found) != _SECRET_BYTES:  # whoever knows a short one can make up what it is to prove
         raise Refusal(
             "STORE_UNAVAILABLE",
             "The database is damaged. It was not opened.",
             details={"cause": "DAMAGED", "outcome": "nothing"},
-        ) from None
+        )
+    return found
 
 
 def _use_wal(db: Database, path: str) -> None:

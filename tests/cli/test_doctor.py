@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import resource
 import shlex
+import sqlite3
+from contextlib import closing
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -12,6 +15,9 @@ from codespace import limits
 from codespace.cli import findings, programs
 from codespace.cli.doctor import line
 from codespace.cli.finding import Finding
+from codespace.errors import Refusal
+from codespace.gateway import database
+from codespace.runner.hire import Place
 from codespace.settings import Settings
 
 
@@ -52,6 +58,62 @@ def test_what_stands_where_a_daemon_keeps_a_folder_of_its_own_is_a_failure(
     (tmp_path / name).unlink()
     (tmp_path / name).mkdir(0o700)
     assert [each.verdict for each in findings.state(settings)] == ["pass"]
+
+
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_what_stands_where_a_daemon_keeps_the_sockets_of_its_worker_is_a_failure_where_it_has_one(
+    tmp_path: Path, kind: str, is_elsewhere: bool
+) -> None:
+    state, elsewhere = tmp_path / "state", tmp_path / "elsewhere"
+    for folder in (state, elsewhere):
+        folder.mkdir(0o700)
+    above = elsewhere if is_elsewhere else state
+    place = above / "runner"
+    if kind == "file":
+        place.touch()
+    else:
+        place.symlink_to(tmp_path)
+
+    def verdicts(runner: Literal["in-process", "uds"]) -> list[str]:
+        named = str(elsewhere) if is_elsewhere else None
+        settings = Settings(state_dir=str(state), database=":memory:", runner=runner, runner_dir=named)
+        return [each.verdict for each in findings.state(settings)]
+
+    assert verdicts("uds") == ["fail"]
+    with pytest.raises(Refusal, match="runner is no directory"):  # which is why
+        Place(str(above))
+    assert verdicts("in-process") == ["pass"]
+    place.unlink()
+    Place(str(above)).close()
+    assert verdicts("uds") == ["pass"]
+
+
+@pytest.mark.parametrize("secret", ["fff", "none", "", "ff", "00" * 33])
+def test_a_database_whose_secret_no_daemon_takes_is_a_failure(tmp_path: Path, secret: str) -> None:
+    path = str(tmp_path / "operations.db")
+    settings = Settings(state_dir=str(tmp_path), database=path)
+    database.prepare(path)[0].close()
+    assert [each.verdict for each in findings.database(settings)] == ["pass"]
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE meta SET value = ? WHERE name LIKE 'secret:%'", (secret,))
+    (found,) = findings.database(settings)
+    assert (found.verdict, "The database is damaged" in found.found) == ("fail", True)
+    assert "restore the file from a backup" in found.fix
+    with pytest.raises(Refusal) as refused:
+        database.prepare(path)
+    assert (refused.value.details or {})["cause"] == "DAMAGED"
+
+
+def test_a_database_without_a_secret_is_given_one_and_is_no_failure(tmp_path: Path) -> None:
+    path = str(tmp_path / "operations.db")
+    database.prepare(path)[0].close()
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("DELETE FROM meta WHERE name LIKE 'secret:%'")
+    assert [each.verdict for each in findings.database(Settings(state_dir=str(tmp_path), database=path))] == ["pass"]
+    again, known = database.prepare(path)
+    again.close()
+    assert {len(secret) for secret in known.values()} == {32}
 
 
 def test_a_fix_can_be_pasted_whatever_the_path(tmp_path: Path) -> None:
