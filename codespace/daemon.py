@@ -54,6 +54,7 @@ from codespace.gateway.undo import Undo, plan_patch
 from codespace.gateway.works import Works
 from codespace.protocol.tools import offered
 from codespace.runner import inprocess, uds
+from codespace.sandbox import shortage
 from codespace.sandbox.box import Sandbox
 from codespace.settings import Settings
 
@@ -158,10 +159,14 @@ async def _begun(opening: AbstractAsyncContextManager[Runner]) -> AsyncIterator[
             runner = await stack.enter_async_context(opening)
         except OSError as error:
             place = error.filename or "A folder for commands"
+            is_short = shortage.is_behind(error)
             raise Refusal(
                 "STORE_UNAVAILABLE",
                 f"{place} cannot be made: {error.strerror}. The daemon did not start.",
-                next_step="Give CODESPACE_STATE_DIR a directory that the daemon can write.",
+                next_step=shortage.NEXT_STEP
+                if is_short
+                else "Give CODESPACE_STATE_DIR a directory that the daemon can write.",
+                retryable=is_short,
             ) from error
         yield runner
 

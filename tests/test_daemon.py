@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,18 @@ import trio
 from mcp.shared.exceptions import MCPError
 
 from codespace import limits
+from codespace.contract import Runner
+from codespace.daemon import open_daemon
 from codespace.errors import Refusal
 from codespace.gateway.database import connect
-from codespace.runner import patcher
+from codespace.runner import inprocess, patcher
+from codespace.sandbox.shortage import NEXT_STEP
+from codespace.settings import Settings
 from codespace.testing import Bench, open_bench
 from codespace.testing.faulty import Faults
 from codespace.testing.installed import END_SECONDS, script
 from codespace.testing.processes import command_line, descendants
+from codespace.testing.shortage import descriptors
 from codespace.testing.site import Site
 
 FILES = {"a.txt": "one\n"}
@@ -114,3 +119,21 @@ def test_a_daemon_that_can_have_no_folder_of_its_own_says_so_and_does_not_start(
     assert f"{site.state / name}" in told.stderr
     assert "File exists" in told.stderr
     assert "Traceback" not in told.stderr
+
+
+async def test_a_daemon_that_is_short_of_descriptors_does_not_blame_its_state_directory(tmp_path: Path) -> None:
+    @asynccontextmanager
+    async def begun_in_need(**asked: Any) -> AsyncIterator[Runner]:
+        with descriptors(0):
+            async with inprocess.open_runner(**asked) as runner:
+                yield runner
+
+    settings = Settings(state_dir=str(tmp_path), database=str(tmp_path / "operations.db"))
+    with pytest.raises(Refusal, match="Too many open files") as refused:
+        async with open_daemon(settings, open_runner=begun_in_need):
+            pass
+    assert (refused.value.code, refused.value.next_step, refused.value.retryable) == (
+        "STORE_UNAVAILABLE",
+        NEXT_STEP,
+        True,
+    )
