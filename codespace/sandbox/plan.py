@@ -17,7 +17,7 @@ from codespace.beneath import Hidden, Root
 from codespace.contract import NetworkPolicy, Workspace
 from codespace.display import display
 from codespace.errors import Refusal
-from codespace.sandbox import git, gitaccount, gitconfig, submounts, system, twins
+from codespace.sandbox import git, gitaccount, gitconfig, refs, submounts, system, twins
 from codespace.sandbox.scan import GitDirectory, Inventory, is_git_name
 from codespace.sandbox.system import Masks
 
@@ -25,6 +25,8 @@ HOME: Final = "/home/sandbox"
 """The private home: writable, empty, gone with the run."""
 _UNFIT: Final = ("/proc", "/sys", "/dev")
 _SHOWN: Final = 5
+_BRANCHES: Final = ("refs", "packed-refs")
+"""Where a repository keeps them."""
 
 Kind = Literal["writable", "read-only", "empty", "nothing"]
 
@@ -161,11 +163,11 @@ def _mounts(
     read_only: set[str] = set(inventory.protected)
     if workspace.git != "unprotected":
         named = _named_by_git(workspace, root, inventory) if workspace.git == "commit" else {}
+        half_seen = _hiding_branches(root, inventory) if workspace.git == "commit" else frozenset()
         until = git.deadline()
         for found in inventory.git:
             # What was not looked through before a run cannot be compared with what is there after it.
-            is_unseen = found.path in links and found.kind != "link"
-            is_unseen = is_unseen or (workspace.git == "commit" and _hides_branches(inventory, found))
+            is_unseen = found.path in half_seen or (found.path in links and found.kind != "link")
             if is_unseen or not _can_be_named(workspace.root, found.path, limits.SANDBOX_GIT_PATH_BYTES):
                 read_only.add(found.path)
                 continue
@@ -197,12 +199,22 @@ def _mounts(
     ]
 
 
-def _hides_branches(inventory: Inventory, found: GitDirectory) -> bool:
-    """Return whether git would not see all branches of a repository: it removes what none of those that it sees has."""
-    below = "" if found.path == "." else f"{found.path}/"
-    places = (f"{below}refs", f"{below}packed-refs")
-    hidden = (*inventory.hidden_directories, *inventory.hidden_files)
-    return any(within(path, place) for path in hidden for place in places)
+def _hiding_branches(root: Root, inventory: Inventory) -> frozenset[str]:
+    """Return the repositories of which git would not see all branches: it removes what none of those has that it sees.
+
+    An empty directory hides none.
+    """
+    branches = refs.Branches(root)
+    known = {found.path for found in inventory.git}
+    found: set[str] = set()
+    directories = frozenset(inventory.hidden_directories)
+    for path in (*directories, *inventory.hidden_files):
+        parts = path.split("/")
+        places = {"/".join(parts[:at]) or "." for at, part in enumerate(parts) if part in _BRANCHES}
+        new = (places & known) - found
+        if new and not (path in directories and branches.is_empty(path)):
+            found |= new
+    return frozenset(found)
 
 
 def _named_by_git(workspace: Workspace, root: Root, inventory: Inventory) -> gitconfig.Found:

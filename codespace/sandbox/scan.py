@@ -139,7 +139,7 @@ class _Scan:
         self._root = root
         self._hidden = _Globs(hidden)
         self._hidden_places = _Globs([glob for glob in hidden if "/" in glob.removeprefix("**/").rstrip("/")])
-        self._asked = 0
+        self._branches = refs.Branches(root, self._look_at_clock)
         self._protected = _Globs(protected)
         names = (*self._hidden.of_names, *self._protected.of_names)
         self._named = Hidden([glob for glob in names if glob[0] not in _TELLING])  # the others are noticed anyway
@@ -310,12 +310,7 @@ class _Scan:
         """Return whether something is hidden only for a branch or a remote having a name that is."""
         if "/refs/" not in f"/{path}/" or self._hidden_places.cover(first, path):
             return False
-        self._asked += 1
-        if self._asked > limits.SANDBOX_BINDS:
-            return False
-        return (kind == "file" and refs.is_one(self._root, path)) or (
-            kind == "directory" and refs.are_all(self._root, path)
-        )
+        return self._branches.hold(path, kind)
 
     def _note_git(self, path: str, kind: Kind) -> None:
         if kind == "link":
