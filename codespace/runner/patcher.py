@@ -27,7 +27,7 @@ from codespace.errors import Refusal
 from codespace.platform import own_umask
 from codespace.runner import journals
 from codespace.runner.channel import Channel, Lost
-from codespace.runner.protected import git_is_protected, protected_paths
+from codespace.runner.protected import git_is_protected, listed_paths, named_outside, protected_paths
 from codespace.runner.replies import answer
 from codespace.runner.roots import Roots
 from codespace.runner.turns import Turns
@@ -453,14 +453,28 @@ def _refuse_protected(workspace: Workspace, roots: Roots, paths: Sequence[str]) 
     The helper has the globs from when it was started, and follows no link. Raises: Refusal.
     """
     root = roots.of(workspace)
-    protected = (*protected_paths(workspace), *(("/.git",) if git_is_protected(workspace) else ()))
+    listed = listed_paths(workspace)
+    named = (*named_outside(workspace), *(("/.git",) if git_is_protected(workspace) else ()))
     try:
-        behind = detours.behind(root, protected)
+        behind = detours.behind(root, listed, named)
     except OSError as error:
         raise refusal(error, ".") from error
-    for globs, link in (*(((glob,), link) for glob, link in behind.items()), (protected, None)):
-        for path in filter(Hidden(globs).covers_folded, paths):
-            raise _protected(path, root, link)
+    except detours.Blind as blind:
+        raise _blind(paths[0] if paths else ".", root, str(blind)) from blind
+    for path in filter(Hidden((*behind, *listed, *named)).covers_folded, paths):
+        leading = (link for glob, link in behind.items() if Hidden((glob,)).covers_folded(path))
+        raise _protected(path, root, next(leading, None))
+
+
+def _blind(path: str, root: Root, directory: str) -> Refusal:
+    place = "a directory" if root.is_hidden(directory) else display(directory, limit=200)
+    return Refusal(
+        "PROTECTED_PATH",
+        f"{path} may not be changed by a patch now: not every link could be followed in {place}, where editors or "
+        "agents look for what they run by themselves, so one may lead there. Nothing was written.",
+        next_step="Ask the operator to make it smaller (1,024 links, 16,384 names, 32 directories deep), and readable.",
+        details={"path": path},
+    )
 
 
 def _protected(path: str, root: Root, link: str | None) -> Refusal:

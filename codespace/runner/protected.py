@@ -91,11 +91,18 @@ def protected_paths(workspace: Workspace) -> tuple[str, ...]:
 
     A hung root or home keeps nobody for longer than limits.SANDBOX_ACCOUNT_SECONDS.
     """
-    named = PROTECTED if workspace.protected_paths is None else workspace.protected_paths
-    return (*named, *_named_outside(workspace)) if git_is_protected(workspace) else named
+    return (*listed_paths(workspace), *named_outside(workspace))
 
 
-def _named_outside(workspace: Workspace) -> tuple[str, ...]:
+def listed_paths(workspace: Workspace) -> tuple[str, ...]:
+    """Return the operator's own list, or the built-in one where there is none."""
+    return PROTECTED if workspace.protected_paths is None else workspace.protected_paths
+
+
+def named_outside(workspace: Workspace) -> tuple[str, ...]:
+    """Return globs of what git's configuration outside of the root names below it, where that is protected."""
+    if not git_is_protected(workspace):
+        return ()
     key = workspace.root, workspace.allow_submounts
     look = _looks.get(key)
     if look is None:

@@ -14,6 +14,7 @@ from typing import Any
 from codespace import limits
 from codespace.beneath import Root
 from codespace.contract import Workspace
+from codespace.display import display
 from codespace.errors import Refusal
 from codespace.sandbox import (
     detours,
@@ -38,6 +39,11 @@ from codespace.sandbox.scan import Inventory
 from codespace.sandbox.spawn import Equipment, Launch
 from codespace.sandbox.system import Etc
 
+_BLIND = (
+    "not every link could be followed in %s, where editors or agents look for what they run by themselves, so what "
+    "they lead to cannot be protected; make it smaller (1,024 links, 16,384 names, 32 directories deep), and readable"
+)
+
 HOME = plan.HOME
 """What HOME is inside; the caller puts it into the command's environment."""
 
@@ -53,6 +59,8 @@ class Prepared:
     protected: tuple[str, ...]
     memory: scan.Memory
     """Of what scans after a run have seen."""
+    named: tuple[str, ...] = ()
+    """Those of `protected` that git's configuration and links name."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -80,12 +88,12 @@ class Prepared:
         Raises: OSError, Refusal where the tree cannot be looked at.
         """
         with Root.open(self.workspace.root, allow_submounts=self.workspace.allow_submounts) as root:
-            protected = self.protected
+            places = self.named
             if self.workspace.git != "unprotected":  # a link that it made leads git elsewhere now
-                places = (*_places(self.workspace, root), *_places_of(root, self.before.inventory))
-                protected = _with(protected, places)
-            ways = detours.look(root, protected)
-            protected = _with(protected, ways.globs)
+                places = (*places, *_places(self.workspace, root), *_places_of(root, self.before.inventory))
+            own = [glob for glob in self.protected if glob not in self.named]
+            ways = detours.look(root, own, places)
+            protected = _with(_with(self.protected, places), ways.globs)
             memory = self.memory if protected == self.protected else None
             found = scan.scan(root, hidden=(), protected=protected, memory=memory)
             after = planted.see(
@@ -196,21 +204,24 @@ class Sandbox:
         if equipment is None:
             raise unavailable("; ".join(self.standing().causes))
         try:
-            before, protected, made = self._plan(workspace, protected, command=command, cwd=cwd, env=env, tty=tty)
+            before, found, made = self._plan(workspace, protected, command=command, cwd=cwd, env=env, tty=tty)
         except Refusal as refused:
             shortage.advise(refused)
             raise
         except OSError as error:
             raise unavailable(f"the workspace cannot be looked at ({error.strerror or error})", retry=True) from error
-        return Prepared(workspace, made, equipment, before, tuple(protected), self._memory(workspace, (), protected))
+        named = tuple(glob for glob in found if glob not in protected)
+        memory = self._memory(workspace, (), found)
+        return Prepared(workspace, made, equipment, before, tuple(found), memory, named)
 
     def _plan(self, workspace: Workspace, protected: Sequence[str], **asked: Any) -> tuple[Sight, Sequence[str], Plan]:
         """Return what is there, the globs in force and the plan; `asked` is the command. Raises: OSError, Refusal."""
         with Root.open(workspace.root, allow_submounts=workspace.allow_submounts) as root:
-            if workspace.git != "unprotected":
-                protected = _with(protected, _places(workspace, root))
-            ways = detours.look(root, protected)
-            protected = _with(protected, ways.globs)
+            places = () if workspace.git == "unprotected" else _places(workspace, root)
+            ways = detours.look(root, [glob for glob in protected if glob not in places], places)
+            if ways.blind:
+                raise unavailable(_BLIND % display(ways.blind[0], limit=200))
+            protected = _with(_with(protected, places), ways.globs)
             found = self._look(root, workspace, protected)
             named = () if workspace.git == "unprotected" else _places_of(root, found)
             if (more := _with(protected, named)) != protected:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from codespace import limits
+from codespace.beneath import names
 from codespace.errors import Refusal
 
 from .test_patcher import Site, opened
@@ -127,3 +128,38 @@ async def test_what_a_link_makes_git_run_by_now_is_not_a_patchs_to_write_either(
         (site.root / "deep/tools").symlink_to("../build")
         await refused(site, "*** Add File: build/hooks/pre-commit", "+x")
         await site.plan("*** Add File: build/fine", "+x")
+
+
+@pytest.mark.parametrize("name", [".claude/settings.json", ".cursor/rules/mcp.json", ".husky/pre-commit"])
+async def test_what_a_link_in_a_protected_directory_leads_to_is_not_a_patchs_to_write(
+    tmp_path: Path, name: str
+) -> None:
+    async with opened(tmp_path) as site:
+        link = site.root / name
+        link.parent.mkdir(parents=True)
+        link.symlink_to(site.root / "build/settings.json")
+        problem = await refused(site, "*** Add File: build/settings.json", "+x")
+        assert name in problem.message
+        await site.plan("*** Add File: build/other", "+x")
+        link.unlink()
+        await site.plan("*** Add File: build/settings.json", "+x")
+
+
+async def test_no_patch_is_made_where_not_every_link_could_be_followed(tmp_path: Path) -> None:
+    async with opened(tmp_path) as site:
+        for number in range(1_025):
+            (site.root / f"mise.{number}.toml").symlink_to(f"build/{number}")
+        problem = await refused(site, "*** Add File: fine", "+x")
+        assert "not every link could be followed" in problem.message
+        (site.root / "mise.0.toml").unlink()
+        await site.plan("*** Add File: fine", "+x")
+        await refused(site, "*** Add File: build/7", "+x")
+
+
+async def test_globs_of_many_links_are_compared_with_a_patch_at_once(tmp_path: Path) -> None:
+    async with opened(tmp_path) as site:
+        for number in range(200):
+            (site.root / f"mise.{number}.toml").symlink_to(f"build/{number}")
+        before = names._compiled.cache_info().misses
+        await site.plan("*** Add File: fine", "+x")
+        assert names._compiled.cache_info().misses - before < 100
