@@ -62,7 +62,7 @@ _GUARDS_OF_WORKTREE: Final[Mapping[str, bytes | None]] = {"config.worktree": b""
 # there are submodules it must be one, or git could not clone them.
 _SMALL_BYTES: Final = 4096
 _MOST_STAMPS: Final = 10_000
-"""What one look keeps for as long as its run lasts: some 12 MB. A rebase has some thirty files, or one for each patch.
+"""What one look keeps for as long as its run lasts: some 4 MB. A rebase has some thirty files, or one for each patch.
 """
 
 Stamped = frozenset[tuple[str, Stamp | bytes | None]]
