@@ -91,7 +91,8 @@ class Prepared:
             places = self.named
             if self.workspace.git != "unprotected":  # a link that it made leads git elsewhere now
                 places = (*places, *_places(self.workspace, root), *_places_of(root, self.before.inventory))
-            own = [glob for glob in self.protected if glob not in self.named]
+            named = {*self.named}
+            own = [glob for glob in self.protected if glob not in named]
             ways = detours.look(root, own, places)
             protected = _with(_with(self.protected, places), ways.globs)
             memory = self.memory if protected == self.protected else None
@@ -210,7 +211,7 @@ class Sandbox:
             raise
         except OSError as error:
             raise unavailable(f"the workspace cannot be looked at ({error.strerror or error})", retry=True) from error
-        named = tuple(glob for glob in found if glob not in protected)
+        named = tuple({*found}.difference(protected))
         memory = self._memory(workspace, (), found)
         return Prepared(workspace, made, equipment, before, tuple(found), memory, named)
 

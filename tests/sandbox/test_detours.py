@@ -103,12 +103,13 @@ def test_no_command_runs_where_not_every_link_could_be_followed(cage: Cage) -> N
 def test_links_in_what_only_gits_configuration_names_are_gits_to_follow(cage: Cage) -> None:
     """`node_modules/.bin` holds hundreds, and git runs one."""
     cage.folder("bin")
-    cage.put("tool/x", "fine\n")
-    os.symlink("../tool/x", cage.root / "bin/x")
+    for name in ("x", "y"):
+        cage.put(f"tool/{name}", "fine\n")
+        os.symlink(f"../tool/{name}", cage.root / "bin" / name)
     assert cage.plainly(["git", "init", "-q"]).code == 0
-    assert cage.plainly(["git", "config", "include.path", str(cage.root / "bin/none")]).code == 0
-    assert run(cage, "echo new >tool/x") == set()
-    assert (cage.root / "tool/x").read_text() == "new\n"
+    assert cage.plainly(["git", "config", "core.pager", str(cage.root / "bin/x")]).code == 0
+    assert run(cage, "echo new >tool/y; echo new >tool/x") == set()
+    assert [(cage.root / "tool" / name).read_text() for name in ("x", "y")] == ["fine\n", "new\n"]
 
 
 # --- what is found ---
