@@ -68,11 +68,15 @@ def look(root: Root, protected: Iterable[str], named: Iterable[str] = ()) -> Det
     globs: dict[str, None] = {}
     lost: dict[str, None] = {}
     protected = tuple(protected)
-    for glob in (*protected, *named):
-        directory, rest = _placed(glob)
+    placed = [_placed(glob) for glob in (*protected, *named)]
+    ways = {
+        directory: gitways.follow(root, posixpath.join(root.path, directory))
+        for directory in dict.fromkeys(directory for directory, _ in placed if directory)
+    }
+    for directory, rest in placed:
         if not directory:
             continue
-        way = gitways.follow(root, posixpath.join(root.path, directory))
+        way = ways[directory]
         links |= dict.fromkeys(way.links)
         if way.links and way.end is not None:
             globs[_glob(way.end, rest)] = None
