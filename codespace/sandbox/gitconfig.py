@@ -288,7 +288,10 @@ class _Search:
 
     def _follow(self, path: str) -> Way:
         self._look_at_clock()
-        return gitways.follow(self._root, path)
+        way = gitways.follow(self._root, path)
+        if way.is_endless:
+            raise _too_much()
+        return way
 
     def _add(self, way: Way, *, is_pushed: bool = False) -> None:
         self._add_links(way)

@@ -31,10 +31,13 @@ class Way:
     outside: str | None
     """Where it ends outside of the root, absolute; no component is a link, but in /proc, where none is followed."""
 
+    is_endless: bool = False
+    """Whether it was given up: the kernel walks further. What is behind may be anywhere."""
+
     @property
     def is_anybodys(self) -> bool:
         """Whether who follows it decides where it ends, as by `/proc/self/cwd`: it may lead back into the root."""
-        return self.outside is not None and self.outside.startswith("/proc/")
+        return self.is_endless or (self.outside is not None and self.outside.startswith("/proc/"))
 
 
 def pointed(text: str, behind: str = "\r\n") -> str:
@@ -72,10 +75,10 @@ class _Walk:
                 return self._way()
             self._step(self._left.pop())
             if self._followed > _LINKS:
-                break
+                return Way(None, tuple(self._links), None)
             if not self._inside and self._at[:1] == ["proc"] and self._at[1:]:
                 return Way(None, tuple(self._links), "/" + "/".join((*self._at, *reversed(self._left))))
-        return Way(None, tuple(self._links), None)
+        return Way(None, tuple(self._links), None, is_endless=True)
 
     def _way(self) -> Way:
         at = "/".join(self._at)
@@ -90,11 +93,9 @@ class _Walk:
             self._at = []
             self._inside = f"{target}/".startswith(own)
             target = target[len(own) :] if self._inside else target
-        self._left.extend(reversed(target.split("/")))
+        self._left.extend(name for name in reversed(target.split("/")) if name not in ("", "."))
 
     def _step(self, name: str) -> None:
-        if name in ("", "."):
-            return
         if name == "..":
             self._climb()
             return

@@ -501,3 +501,30 @@ def test_a_way_through_what_the_kernel_makes_for_each_process_is_anybodys(tmp_pa
         assert gitways.follow(root, str(tmp_path / way)).is_anybodys
         assert gitways.follow(root, str(tmp_path / "cpu")).outside == "/etc"
         assert not gitways.follow(root, str(tmp_path / "cpu")).is_anybodys
+
+
+def test_a_way_through_many_names_of_where_it_is_leads_where_the_kernel_goes(tmp_path: Path) -> None:
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build/t").write_text("the end")
+    os.symlink("./" * 1_900 + "build/t", tmp_path / "m2")
+    os.symlink("./" * 1_900 + "m2", tmp_path / "m1")
+    os.symlink(".///" * 900 + "m1", tmp_path / "start")
+    assert (tmp_path / "start").read_text() == "the end"
+    with Root.open(str(tmp_path)) as root:
+        assert gitways.follow(root, f"{tmp_path}/start").end == "build/t"
+
+
+def test_a_way_that_is_given_up_may_lead_anywhere(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "t").write_text("the end")
+    for number in range(8):
+        os.symlink("d/../" * 790 + f"m{number + 1}", tmp_path / f"m{number}")
+    os.symlink("t", tmp_path / "m8")
+    assert (tmp_path / "m0").read_text() == "the end"
+    with Root.open(str(tmp_path)) as root:
+        way = gitways.follow(root, f"{tmp_path}/m0")
+        assert (way.end, way.is_endless, way.is_anybodys) == (None, True, True)
+        (tmp_path / ".git").mkdir()
+        (tmp_path / ".git/config").write_text("[core]\nhooksPath = m0\n")
+        with pytest.raises(Refusal):
+            gitconfig.places(root)
