@@ -86,10 +86,8 @@ async def _asking_for_a_beginning(ctx: Context, call_next: Callable[[Context], A
     try:
         return await call_next(ctx)
     except MCPError as problem:
-        if (problem.error.code, problem.error.data) != (
-            types.INVALID_PARAMS,
-            "",
-        ):  # those of the calls have more to say
+        told = problem.error
+        if told.code != types.INVALID_PARAMS or told.data != "":  # those of the calls have more to say
             raise
         why = "The connection has not begun: send `initialize` first. Nothing was done."
         raise MCPError(code=types.INVALID_REQUEST, message=why) from None

@@ -19,19 +19,17 @@ import structlog
 import trio
 
 from codespace import limits
-from codespace.beneath import Hidden, Root
-from codespace.beneath.faults import refusal
+from codespace.beneath import Root
 from codespace.contract import DiffPage, PatchPlan, PatchReport, Workspace
-from codespace.display import display
 from codespace.errors import Refusal
 from codespace.platform import own_umask
 from codespace.runner import journals
 from codespace.runner.channel import Channel, Lost
-from codespace.runner.protected import git_is_protected, listed_paths, named_outside, protected_paths
+from codespace.runner.protected import git_is_protected, protected_paths, require_unprotected
 from codespace.runner.replies import answer
 from codespace.runner.roots import Roots
 from codespace.runner.turns import Turns
-from codespace.sandbox import detours, git, gitconfig
+from codespace.sandbox import git, gitconfig
 
 HELPER: Final = (sys.executable, "-I", "-X", "utf8", "-m", "helper.patch")
 
@@ -290,7 +288,11 @@ class Patcher:
 
     async def _check_protected(self, workspace: Workspace, plan: PatchPlan) -> None:
         """Refuse what is protected by now: a link makes it so, or git's configuration, and both may have come since."""
-        await self._turns.run(workspace, partial(_refuse_protected, workspace, self._roots, plan.files), "the root")
+        await self._turns.run(
+            workspace,
+            partial(require_unprotected, workspace, partial(self._roots.of, workspace), plan.files),
+            "the root",
+        )
 
     def _seat(self, workspace: Workspace, state_dir: str | None) -> _Seat:
         folder = self._folder if state_dir is None else journals.folder(state_dir)
@@ -445,51 +447,6 @@ def _named_outside(workspace: Workspace, root: Root) -> tuple[str, ...]:
     """Return globs of what a worktree's repository names in it: the helper reads nothing outside the root."""
     common = git.common_directory(workspace.root) if git_is_protected(workspace) else None
     return () if common is None else gitconfig.places(root, common)
-
-
-def _refuse_protected(workspace: Workspace, roots: Roots, paths: Sequence[str]) -> None:
-    """Refuse what is protected by now, also where links lead from such paths: an editor reads it by their names.
-
-    The helper has the globs from when it was started, and follows no link. Raises: Refusal.
-    """
-    root = roots.of(workspace)
-    listed = listed_paths(workspace)
-    named = (*named_outside(workspace), *(("/.git",) if git_is_protected(workspace) else ()))
-    try:
-        behind = detours.behind(root, listed, named)
-    except OSError as error:
-        raise refusal(error, ".") from error
-    except detours.Blind as blind:
-        raise _blind(paths[0] if paths else ".", root, str(blind)) from blind
-    for path in filter(Hidden((*behind, *listed, *named)).covers_folded, paths):
-        leading = (link for glob, link in behind.items() if Hidden((glob,)).covers_folded(path))
-        raise _protected(path, root, next(leading, None))
-
-
-def _blind(path: str, root: Root, directory: str) -> Refusal:
-    place = "a directory" if root.is_hidden(directory) else display(directory, limit=200)
-    return Refusal(
-        "PROTECTED_PATH",
-        f"{path} may not be changed by a patch now: not every link could be followed in {place}, where editors or "
-        "agents look for what they run by themselves, so one may lead there. Nothing was written.",
-        next_step="Ask the operator to make it smaller (1,024 links, 16,384 names, 32 directories deep), and readable.",
-        details={"path": path},
-    )
-
-
-def _protected(path: str, root: Root, link: str | None) -> Refusal:
-    why = "git's configuration has git read it, or run what is in it"
-    step = None
-    if link is not None:
-        named = "a symbolic link" if root.is_hidden(link) else f"the symbolic link {display(link, limit=200)}"
-        why = f"{named} leads there from where editors, agents or git look for what they run by themselves"
-        step = "Ask the operator to look at the link, and to remove it or replace it by what it leads to."
-    return Refusal(
-        "PROTECTED_PATH",
-        f"{path} may not be changed by a patch: {why}. Nothing was written.",
-        next_step=step,
-        details={"path": path},
-    )
 
 
 def _version(root: Root, path: str) -> str:

@@ -8,13 +8,16 @@ matters. Git directories are not here: they are known by content too, and follow
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from codespace.beneath import Root
+from codespace.beneath import Hidden, Root
+from codespace.beneath.faults import refusal
 from codespace.contract import Workspace
+from codespace.display import display
 from codespace.errors import Refusal
-from codespace.sandbox import git, gitaccount, gitconfig, shortage
+from codespace.sandbox import detours, git, gitaccount, gitconfig, shortage
 from codespace.sandbox.lasting import Look
 
 PROTECTED: Final[tuple[str, ...]] = (
@@ -128,3 +131,48 @@ _looks: dict[tuple[str, bool], Look[tuple[str, ...]]] = {}
 def git_is_protected(workspace: Workspace) -> bool:
     """Return whether patches leave git directories alone. `commit` lets commands in, never a patch."""
     return workspace.git != "unprotected"
+
+
+def require_unprotected(workspace: Workspace, root_of: Callable[[], Root], paths: Sequence[str]) -> None:
+    """Refuse what is protected by now, also where links lead from such paths: an editor reads it by their names.
+
+    The helper has the globs from when it was started, and follows no link. Blocks. Raises: Refusal.
+    """
+    root = root_of()
+    listed = listed_paths(workspace)
+    named = (*named_outside(workspace), *(("/.git",) if git_is_protected(workspace) else ()))
+    try:
+        behind = detours.behind(root, listed, named)
+    except OSError as error:
+        raise refusal(error, ".") from error
+    except detours.Blind as blind:
+        raise _blind(paths[0] if paths else ".", root, str(blind)) from blind
+    for path in filter(Hidden((*behind, *listed, *named)).covers_folded, paths):
+        leading = (link for glob, link in behind.items() if Hidden((glob,)).covers_folded(path))
+        raise _protected(path, root, next(leading, None))
+
+
+def _blind(path: str, root: Root, directory: str) -> Refusal:
+    place = "a directory" if root.is_hidden(directory) else display(directory, limit=200)
+    return Refusal(
+        "PROTECTED_PATH",
+        f"{path} may not be changed by a patch now: not every link could be followed in {place}, where editors or "
+        "agents look for what they run by themselves, so one may lead there. Nothing was written.",
+        next_step=f"Ask the operator to make it smaller ({detours.BOUNDS}), and readable.",
+        details={"path": path},
+    )
+
+
+def _protected(path: str, root: Root, link: str | None) -> Refusal:
+    why = "git's configuration has git read it, or run what is in it"
+    step = None
+    if link is not None:
+        named = "a symbolic link" if root.is_hidden(link) else f"the symbolic link {display(link, limit=200)}"
+        why = f"{named} leads there from where editors, agents or git look for what they run by themselves"
+        step = "Ask the operator to look at the link, and to remove it or replace it by what it leads to."
+    return Refusal(
+        "PROTECTED_PATH",
+        f"{path} may not be changed by a patch: {why}. Nothing was written.",
+        next_step=step,
+        details={"path": path},
+    )

@@ -41,7 +41,7 @@ from codespace.sandbox.system import Etc
 
 _BLIND = (
     "not every link could be followed in %s, where editors or agents look for what they run by themselves, so what "
-    "they lead to cannot be protected; make it smaller (1,024 links, 16,384 names, 32 directories deep), and readable"
+    f"they lead to cannot be protected; make it smaller ({detours.BOUNDS}), and readable"
 )
 
 HOME = plan.HOME

@@ -28,6 +28,8 @@ _LINKS: Final = 1_024
 _NAMES: Final = 16_384
 # Most that it looks at; an agent's plugins with all that they depend on are a few thousand files.
 _DEPTH: Final = 32  # of directories in one that is protected
+BOUNDS: Final = f"{_LINKS:,} links, {_NAMES:,} names, {_DEPTH} directories deep"
+"""For people."""
 _DATA: Final = frozenset(
     (
         *(f"{agent}/worktrees" for agent in (".claude", ".gemini", ".kilo", ".kilocode")),

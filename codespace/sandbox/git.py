@@ -7,7 +7,6 @@ itself, runs programs the next time a person types `git status`. Nothing here ru
 from __future__ import annotations
 
 import errno
-import hashlib
 import itertools
 import os
 import posixpath
@@ -22,10 +21,10 @@ from typing import Final, Literal
 
 from codespace import limits
 from codespace.beneath import Root
-from codespace.beneath.reading import Stamp
-from codespace.display import display
 from codespace.errors import Refusal
-from codespace.sandbox import gitconfig, gitindex, gitways, shortage
+from codespace.sandbox import gitconfig, gitindex, gitstamps, gitways, shortage
+from codespace.sandbox.gitconfig import WORKTREES
+from codespace.sandbox.gitstamps import Stamped, Stamps
 from codespace.sandbox.scan import GitDirectory, Inventory
 
 Mode = Literal["read_only", "commit", "unprotected"]
@@ -53,20 +52,12 @@ GUARDS: Final[Mapping[str, bytes | None]] = {
 """What is made where it is missing, and changes nothing; None: a directory. With another `commondir` or
 `config.worktree` the next git would run its programs; of `modules` the next `git submodule update` believes that it
 has cloned what lies there."""
-WORKTREES: Final = "worktrees"
-_IN_HAND: Final = ("rebase-merge", "rebase-apply", "sequencer")
 _OF_WORKTREE: Final = ("commondir", "gitdir")
 """Without these it is no linked worktree."""
 _GUARDS_OF_WORKTREE: Final[Mapping[str, bytes | None]] = {"config.worktree": b"", "modules": b"", "gitweb": None}
 # With a directory `modules` it would be taken for one with submodules, and `git worktree remove` would refuse. Where
 # there are submodules it must be one, or git could not clone them.
 _SMALL_BYTES: Final = 4096
-_MOST_STAMPS: Final = 10_000
-"""What one look keeps for as long as its run lasts: some 4 MB. A rebase has some thirty files, or one for each patch.
-"""
-
-Stamped = frozenset[tuple[str, Stamp | bytes | None]]
-"""Names in a directory, and the stamp or a digest of each: equal where none of these files was changed."""
 
 
 def split(
@@ -179,87 +170,6 @@ def _kind_of(entry: os.DirEntry[str]) -> str:
     if entry.is_symlink():
         return "link"
     return "directory" if entry.is_dir(follow_symlinks=False) else "file"
-
-
-class Stamps:
-    """Takes the stamps of one look, in however many repositories: a command can make as many files as it likes."""
-
-    def __init__(self) -> None:
-        self._room = _MOST_STAMPS
-        self._until = deadline()
-
-    def take(self, root: Root, directory: str) -> Stamped:
-        """Return the stamps of a directory and of all that lies in it.
-
-        Raises: OSError for a shortage; Refusal SANDBOX_UNAVAILABLE as `look_at_clock` does, and for very many names.
-        """
-        return self._take(root, directory, ".", "", root.stamp)
-
-    def take_index(self, root: Root, directory: str) -> Stamped:
-        """Return what was in the index of a git directory, and in those that it may have been split from: git believes
-        that these hold what they held, and sets their time whenever it reads them.
-
-        Raises: OSError, Refusal as `take` does.
-        """
-        return self._take(root, directory, "index", "sharedindex.", partial(_digest, root))
-
-    def _take(
-        self, root: Root, directory: str, first: str, prefix: str, stamp: Callable[[str], Stamp | bytes | None]
-    ) -> Stamped:
-        names = (first, *_names(root, directory, prefix, self._room))
-        self._room -= len(names)
-        if self._room < 0:
-            raise _too_many(root, directory)
-        found: list[tuple[str, Stamp | bytes | None]] = []
-        for name in names:
-            self.look_at_clock()
-            found.append((name, stamp(f"{directory}/{name}")))
-        return frozenset(found)
-
-    def look_at_clock(self) -> None:
-        """Raises: Refusal SANDBOX_UNAVAILABLE where the look takes long."""
-        if time.monotonic() > self._until:
-            raise _too_much("what git has in hand in")
-
-
-def _digest(root: Root, path: str) -> Stamp | bytes | None:
-    """Return a digest of an index; the stamp of what cannot be read, or is too large to be looked through."""
-    try:
-        return hashlib.sha256(root.read(path, limits.SANDBOX_INDEX_BYTES)[0]).digest()
-    except Refusal as refused:
-        if shortage.is_behind(refused):
-            raise
-        return root.stamp(path)
-
-
-def in_hand(root: Root, path: str, stamps: Stamps) -> dict[str, Stamped]:
-    """Return what git has in hand in a repository and its linked worktrees, with the stamps of all that it goes by.
-
-    A rebase runs commands once it is continued, and git-prompt has the shell run what its counter says. Raises:
-    OSError, Refusal as `Stamps.take` does.
-    """
-    below = "" if path == "." else path + "/"
-    found: dict[str, Stamped] = {}
-    for top in (below, *(f"{below}{WORKTREES}/{name}/" for name in _names(root, below + WORKTREES))):
-        stamps.look_at_clock()
-        there = (place for name in _IN_HAND if root.stamp(place := top + name) is not None)
-        found |= {place: stamps.take(root, place) for place in there}
-    return found
-
-
-def _names(root: Root, directory: str, prefix: str = "", most: int | None = None) -> list[str]:
-    try:
-        descriptor = root.open_listing(directory)
-        try:
-            with os.scandir(descriptor) as entries:
-                names = (entry.name for entry in entries)
-                return list(itertools.islice((name for name in names if name.startswith(prefix)), most))
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        if shortage.is_behind(error):
-            raise
-        return []
 
 
 def _worktrees(root: Root, path: str, workspace: str) -> tuple[list[str], list[str]]:
@@ -383,7 +293,7 @@ def submodules(root: Root, inventory: Inventory, *, checked: bool = False) -> Su
     indexes = itertools.chain(_indexes_below(root, inventory, Stamps() if checked else None), _indexes_above(root))
     for top, index in indexes:
         if time.monotonic() > until:
-            raise _too_much("the indexes of the git repositories in")
+            raise gitstamps.too_much("the indexes of the git repositories in")
         if index.unread is not None:
             place = f"{top}/.git".removeprefix(root.path.rstrip("/") + "/")
             unread[place] = index.unread.union(unread.get(place, ()))
@@ -476,26 +386,6 @@ def _index(root: Root, directory: str, object_bytes: Callable[[], int], stamps: 
     if expected is not None:
         return _Index(expected)
     return _Index(unread=frozenset() if stamps is None else stamps.take_index(root, directory))
-
-
-def _too_much(what: str) -> Refusal:
-    return Refusal(
-        "SANDBOX_UNAVAILABLE",
-        f"Looking through {what} the workspace took over {limits.SANDBOX_SCAN_SECONDS:g} s. Nothing was started.",
-        next_step="Ask the operator to look at the size of their `index` files and the number of their worktrees, or "
-        "to register a smaller directory.",
-    )
-
-
-def _too_many(root: Root, directory: str) -> Refusal:
-    place = display(posixpath.normpath(posixpath.join(root.path, directory)), limit=200)
-    return Refusal(
-        "SANDBOX_UNAVAILABLE",
-        f"What git goes by in {place} is too many files to be looked at, {_MOST_STAMPS:,} at most with what it has in "
-        "hand elsewhere in the workspace. Nothing was started.",
-        next_step="Ask the operator to look at what lies there: `git rebase --abort` and `git am --abort` end what git "
-        "has in hand.",
-    )
 
 
 def common_directory(root_path: str) -> str | None:

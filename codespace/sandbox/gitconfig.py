@@ -32,7 +32,7 @@ from codespace.sandbox.gitways import Way
 from codespace.sandbox.scan import SETTLED_NANOSECONDS, GitDirectory, is_git_name
 
 _CONFIGURATIONS: Final = ("config", "config.worktree")
-_WORKTREES: Final = "worktrees"
+WORKTREES: Final = "worktrees"
 _ENTRIES: Final = 1_024
 # Most hooks of one repository, and worktrees, that are looked at.
 _HOOKS: Final = (
@@ -221,7 +221,7 @@ class _Search:
             self._resolve(named, tops, directories)
         for directory in directories:
             self._see_hooks(f"{directory}/hooks")
-        for worktree in self._listed(f"{directories[0]}/{_WORKTREES}", links=False) if worktrees else ():
+        for worktree in self._listed(f"{directories[0]}/{WORKTREES}", links=False) if worktrees else ():
             gitfile = posixpath.join(worktree, gitways.pointed(self.read(f"{worktree}/gitdir"), string.whitespace))
             self.see_repository((posixpath.dirname(gitfile),), (worktree,), worktrees=False)
 

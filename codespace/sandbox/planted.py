@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from codespace import limits
 from codespace.beneath import Hidden, Root
 from codespace.errors import Refusal
-from codespace.sandbox import git
+from codespace.sandbox import git, gitstamps
 from codespace.sandbox.scan import Inventory, is_git_name
 
 
@@ -98,13 +98,13 @@ def _links(root: Root, inventory: Inventory, outside: Sequence[str]) -> Iterator
 
 def _in_hand(root: Root, inventory: Inventory, outside: Sequence[str]) -> dict[str, object]:
     found: dict[str, object] = {}
-    stamps = git.Stamps()
+    stamps = gitstamps.Stamps()
     for each in inventory.git:
         if each.kind in ("directory", "bare"):
-            found |= git.in_hand(root, each.path, stamps)
+            found |= gitstamps.in_hand(root, each.path, stamps)
     for directory in outside:
         with Root.open(directory) as repository:
-            handed = git.in_hand(repository, ".", stamps)
+            handed = gitstamps.in_hand(repository, ".", stamps)
             found |= {posixpath.join(directory, place): state for place, state in handed.items()}
     return found
 

@@ -20,7 +20,8 @@ from codespace import limits
 from codespace.beneath import Root
 from codespace.errors import Refusal
 from codespace.sandbox import shortage
-from codespace.sandbox.git import RULING, WORKTREES
+from codespace.sandbox.git import RULING
+from codespace.sandbox.gitconfig import WORKTREES
 from codespace.sandbox.scan import GitDirectory, Inventory
 
 _DATA: Final = frozenset({"objects", "logs", "refs", "lfs"})

@@ -13,7 +13,7 @@ import pytest
 from codespace import limits
 from codespace.beneath import Root
 from codespace.errors import Refusal
-from codespace.sandbox import box, detours, foreground, git
+from codespace.sandbox import box, detours, foreground, git, gitstamps
 from codespace.sandbox.plan import HOME
 
 from .cage import PATH, Cage
@@ -578,7 +578,7 @@ def test_what_git_has_in_hand_is_looked_at_up_to_a_bound_and_refused_beyond_it(
     repository: Cage, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     """A command can make as many files there as it likes: each costs time, and room for as long as the run lasts."""
-    monkeypatch.setattr(git, "_MOST_STAMPS", 100)
+    monkeypatch.setattr(gitstamps, "_MOST_STAMPS", 100)
     chosen = repository.having(git="commit")
     if place == "OUTSIDE":
         tree = repository.base / "tree"
@@ -596,7 +596,7 @@ def test_what_git_has_in_hand_is_looked_at_up_to_a_bound_and_refused_beyond_it(
 
 
 def test_files_in_hand_count_in_all_repositories_together(repository: Cage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(git, "_MOST_STAMPS", 100)
+    monkeypatch.setattr(gitstamps, "_MOST_STAMPS", 100)
     for place in ("one", "two"):
         assert repository.plainly(["git", "init", "-q", place]).code == 0
         for number in range(60):
@@ -613,7 +613,7 @@ def test_more_files_in_hand_than_are_looked_at_are_not_even_listed(repository: C
         tracemalloc.start()
         try:
             with pytest.raises(Refusal, match="too many files"):
-                git.in_hand(root, ".git", git.Stamps())
+                gitstamps.in_hand(root, ".git", gitstamps.Stamps())
             assert tracemalloc.get_traced_memory()[1] < 2_000_000
         finally:
             tracemalloc.stop()
@@ -631,8 +631,8 @@ def test_worktrees_that_take_long_to_be_looked_at_are_refused_and_not_waited_for
         monotonic = itertools.count(0, limits.SANDBOX_SCAN_SECONDS / 100).__next__
 
     with Root.open(str(repository.root)) as root:
-        assert git.in_hand(root, ".git", git.Stamps()) == {}
-        monkeypatch.setattr(git, "time", Clock)
+        assert gitstamps.in_hand(root, ".git", gitstamps.Stamps()) == {}
+        monkeypatch.setattr(gitstamps, "time", Clock)
         with pytest.raises(Refusal, match="has in hand in the workspace took over") as refused:
-            git.in_hand(root, ".git", git.Stamps())
+            gitstamps.in_hand(root, ".git", gitstamps.Stamps())
     assert refused.value.code == "SANDBOX_UNAVAILABLE"

@@ -1,0 +1,132 @@
+"""What git goes by in a repository, and the stamps that tell of a change: its index, and what it has in hand.
+
+A rebase runs commands once it is continued, and git-prompt has the shell run what its counter says. Nothing here runs
+git.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import posixpath
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from codespace import limits
+from codespace.beneath import Root
+from codespace.beneath.reading import Stamp
+from codespace.display import display
+from codespace.errors import Refusal
+from codespace.sandbox import shortage
+from codespace.sandbox.gitconfig import WORKTREES
+
+_IN_HAND: Final = ("rebase-merge", "rebase-apply", "sequencer")
+_MOST_STAMPS: Final = 10_000
+"""What one look keeps for as long as its run lasts: some 4 MB. A rebase has some thirty files, or one for each patch.
+"""
+
+Stamped = frozenset[tuple[str, Stamp | bytes | None]]
+"""Names in a directory, and the stamp or a digest of each: equal where none of these files was changed."""
+
+
+class Stamps:
+    """Takes the stamps of one look, in however many repositories: a command can make as many files as it likes."""
+
+    def __init__(self) -> None:
+        self._room = _MOST_STAMPS
+        self._until = time.monotonic() + limits.SANDBOX_SCAN_SECONDS
+
+    def take(self, root: Root, directory: str) -> Stamped:
+        """Return the stamps of a directory and of all that lies in it.
+
+        Raises: OSError for a shortage; Refusal SANDBOX_UNAVAILABLE as `look_at_clock` does, and for very many names.
+        """
+        return self._take(root, directory, ".", "", root.stamp)
+
+    def take_index(self, root: Root, directory: str) -> Stamped:
+        """Return what was in the index of a git directory, and in those that it may have been split from: git believes
+        that these hold what they held, and sets their time whenever it reads them.
+
+        Raises: OSError, Refusal as `take` does.
+        """
+        return self._take(root, directory, "index", "sharedindex.", partial(_digest, root))
+
+    def _take(
+        self, root: Root, directory: str, first: str, prefix: str, stamp: Callable[[str], Stamp | bytes | None]
+    ) -> Stamped:
+        names = (first, *_names(root, directory, prefix, self._room))
+        self._room -= len(names)
+        if self._room < 0:
+            raise _too_many(root, directory)
+        found: list[tuple[str, Stamp | bytes | None]] = []
+        for name in names:
+            self.look_at_clock()
+            found.append((name, stamp(f"{directory}/{name}")))
+        return frozenset(found)
+
+    def look_at_clock(self) -> None:
+        """Raises: Refusal SANDBOX_UNAVAILABLE where the look takes long."""
+        if time.monotonic() > self._until:
+            raise too_much("what git has in hand in")
+
+
+def _digest(root: Root, path: str) -> Stamp | bytes | None:
+    """Return a digest of an index; the stamp of what cannot be read, or is too large to be looked through."""
+    try:
+        return hashlib.sha256(root.read(path, limits.SANDBOX_INDEX_BYTES)[0]).digest()
+    except Refusal as refused:
+        if shortage.is_behind(refused):
+            raise
+        return root.stamp(path)
+
+
+def in_hand(root: Root, path: str, stamps: Stamps) -> dict[str, Stamped]:
+    """Return what git has in hand in a repository and its linked worktrees, with the stamps of all that it goes by.
+
+    Raises: OSError, Refusal as `Stamps.take` does.
+    """
+    below = "" if path == "." else path + "/"
+    found: dict[str, Stamped] = {}
+    for top in (below, *(f"{below}{WORKTREES}/{name}/" for name in _names(root, below + WORKTREES))):
+        stamps.look_at_clock()
+        there = (place for name in _IN_HAND if root.stamp(place := top + name) is not None)
+        found |= {place: stamps.take(root, place) for place in there}
+    return found
+
+
+def _names(root: Root, directory: str, prefix: str = "", most: int | None = None) -> list[str]:
+    try:
+        descriptor = root.open_listing(directory)
+        try:
+            with os.scandir(descriptor) as entries:
+                names = (entry.name for entry in entries)
+                return list(itertools.islice((name for name in names if name.startswith(prefix)), most))
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if shortage.is_behind(error):
+            raise
+        return []
+
+
+def too_much(what: str) -> Refusal:
+    return Refusal(
+        "SANDBOX_UNAVAILABLE",
+        f"Looking through {what} the workspace took over {limits.SANDBOX_SCAN_SECONDS:g} s. Nothing was started.",
+        next_step="Ask the operator to look at the size of their `index` files and the number of their worktrees, or "
+        "to register a smaller directory.",
+    )
+
+
+def _too_many(root: Root, directory: str) -> Refusal:
+    place = display(posixpath.normpath(posixpath.join(root.path, directory)), limit=200)
+    return Refusal(
+        "SANDBOX_UNAVAILABLE",
+        f"What git goes by in {place} is too many files to be looked at, {_MOST_STAMPS:,} at most with what it has in "
+        "hand elsewhere in the workspace. Nothing was started.",
+        next_step="Ask the operator to look at what lies there: `git rebase --abort` and `git am --abort` end what git "
+        "has in hand.",
+    )
