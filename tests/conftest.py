@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import logging
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from codespace.testing import leaks, ports, processes
@@ -62,6 +64,16 @@ def _leaves_nothing_behind() -> Iterator[None]:
     """Fail a test that leaves descriptors, processes, threads or temporary files behind."""
     with leaks.guard(_TEMPORARY):
         yield
+
+
+@pytest.fixture(autouse=True)
+def _leaves_logs_as_they_were() -> Iterator[None]:
+    """Take back what a test, or a command line that it ran in this process, set up for the logs of the process."""
+    handlers, level = logging.root.handlers[:], logging.root.level
+    yield
+    structlog.reset_defaults()
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
 
 
 @pytest.fixture(autouse=True)

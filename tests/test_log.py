@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,11 +45,7 @@ class Reader:
 @pytest.fixture
 def reader() -> Iterator[Reader]:
     opened = Reader()
-    handlers, level = logging.root.handlers[:], logging.root.level
     yield opened
-    structlog.reset_defaults()
-    logging.root.handlers[:] = handlers
-    logging.root.setLevel(level)
     opened.close()
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import trio
 
 from codespace import limits
@@ -199,9 +200,7 @@ async def test_a_worker_that_is_lost_takes_no_decision_and_no_count_along(monkey
         assert [(each["host"], each["times"]) for each in replay["network"]["decisions"]] == [("evil.example", 100)]
 
 
-async def test_a_database_that_is_away_for_a_while_is_told_the_decision_later(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_database_that_is_away_for_a_while_is_told_the_decision_later() -> None:
     async with networked() as (bench, _):
         database = str(bench.daemon.settings.database)
         begun = await bench.call(
@@ -210,10 +209,10 @@ async def test_a_database_that_is_away_for_a_while_is_told_the_decision_later(
             open_stdin=True,
             wait_seconds=0,
         )
-        with sqlite3.connect(database, isolation_level=None) as holder:
+        with sqlite3.connect(database, isolation_level=None) as holder, structlog.testing.capture_logs() as logged:
             holder.execute("BEGIN IMMEDIATE")
             await bench.call("write_stdin", process_id=begun["process_id"], data="go\n", eof=True)
-            await until(lambda: "could not be recorded yet" in "".join(capsys.readouterr()))
+            await until(lambda: [line for line in logged if "could not be recorded yet" in line["event"]])
             holder.execute("ROLLBACK")
         holder.close()
         await until_told(database, {"evil.example"})
