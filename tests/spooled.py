@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from codespace.runner.segment import mapped
+from codespace.runner.output.segment import mapped
 
 
 def kept_bytes(state: Path) -> int:

@@ -19,7 +19,8 @@ from codespace.contract import Runner
 from codespace.daemon import open_daemon
 from codespace.errors import Refusal
 from codespace.gateway.database import connect
-from codespace.runner import inprocess, patcher
+from codespace.runner import inprocess
+from codespace.runner.patch import patcher
 from codespace.sandbox.shortage import NEXT_STEP
 from codespace.settings import Settings
 from codespace.testing import Bench, open_bench

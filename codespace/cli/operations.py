@@ -15,8 +15,8 @@ from codespace.gateway.event import Event
 from codespace.gateway.operation import Operation
 from codespace.gateway.records import Records, open_records
 from codespace.gateway.view import known
-from codespace.runner import journals
-from codespace.runner.patcher import Patcher
+from codespace.runner.patch import journals
+from codespace.runner.patch.patcher import Patcher
 from codespace.settings import MEMORY_DATABASE, Settings
 
 

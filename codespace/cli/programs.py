@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from codespace.cli.finding import Finding
 from codespace.errors import Refusal
-from codespace.runner.confinement import Confinement, Prober
+from codespace.runner.search.confinement import Confinement, Prober
 from codespace.sandbox import binaries
 from codespace.sandbox.binaries import Binary
 from codespace.settings import Settings

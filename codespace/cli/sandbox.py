@@ -20,10 +20,10 @@ from codespace.contract import Domain, Workspace
 from codespace.display import display
 from codespace.errors import Refusal
 from codespace.runner import environment
+from codespace.runner.network.proxy import Proxy
+from codespace.runner.network.wayout import WayOut
 from codespace.runner.protected import protected_paths
-from codespace.runner.proxy import Proxy
 from codespace.runner.terminal import Terminal
-from codespace.runner.wayout import WayOut
 from codespace.sandbox import foreground, spawn
 from codespace.sandbox.box import HOME, Prepared, Sandbox, choose
 from codespace.sandbox.proxyenv import proxy_environment

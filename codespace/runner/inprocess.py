@@ -35,12 +35,14 @@ from codespace.contract import (
     Workspace,
 )
 from codespace.errors import Refusal
-from codespace.runner import environment, journals, kept, program
+from codespace.runner import environment, program
 from codespace.runner.files import Files
-from codespace.runner.patcher import Patcher
+from codespace.runner.output import kept
+from codespace.runner.patch import journals
+from codespace.runner.patch.patcher import Patcher
 from codespace.runner.protected import protected_paths
 from codespace.runner.roots import Roots
-from codespace.runner.search import Search
+from codespace.runner.search.search import Search
 from codespace.runner.supervisor import Supervisor
 from codespace.runner.turns import Turns
 from codespace.sandbox import hardlinks, plan

@@ -22,14 +22,14 @@ from codespace.errors import Refusal
 from codespace.runner import hints, quota
 from codespace.runner.boxed import Boxed
 from codespace.runner.monitor import Monitor
-from codespace.runner.output import Output
+from codespace.runner.network.wayout import WayOut
+from codespace.runner.output.output import Output
+from codespace.runner.output.spool import Spool
+from codespace.runner.output.spooling import keep
 from codespace.runner.pipes import Pipes
-from codespace.runner.spool import Spool
-from codespace.runner.spooling import keep
 from codespace.runner.stdin import Stdin
 from codespace.runner.terminal import Terminal
 from codespace.runner.threads import run_patiently
-from codespace.runner.wayout import WayOut
 from codespace.sandbox.limits import Overruns
 
 STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")

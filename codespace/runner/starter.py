@@ -19,13 +19,13 @@ from codespace.runner.boxed import Boxed, Uncovered
 from codespace.runner.homes import Homes
 from codespace.runner.keeper import Keeper
 from codespace.runner.monitor import Monitor
+from codespace.runner.network.proxy import Proxy
+from codespace.runner.network.wayout import WayOut
+from codespace.runner.output.spools import Spools
 from codespace.runner.pipes import Pipes
 from codespace.runner.process import Process
-from codespace.runner.proxy import Proxy
-from codespace.runner.spools import Spools
 from codespace.runner.terminal import Terminal
 from codespace.runner.threads import run_patiently
-from codespace.runner.wayout import WayOut
 from codespace.sandbox import degraded
 from codespace.sandbox.box import Sandbox, unavailable
 from codespace.sandbox.limits import Mechanisms

@@ -23,9 +23,9 @@ from codespace.errors import Refusal
 from codespace.runner import environment, program, quota
 from codespace.runner.homes import Homes
 from codespace.runner.keeper import Keeper
+from codespace.runner.network.proxy import Proxy
+from codespace.runner.output.spools import Spools
 from codespace.runner.process import Process, exited_refusal
-from codespace.runner.proxy import Proxy
-from codespace.runner.spools import Spools
 from codespace.runner.starter import Starter
 from codespace.runner.stdin import StdinClosed, check_size
 from codespace.runner.threads import is_shortage, run_patiently

@@ -18,13 +18,13 @@ from codespace.beneath import clean
 from codespace.contract import Chunk, Kept, ProcessState, Runner
 from codespace.errors import Refusal
 from codespace.runner import environment
-from codespace.runner.ahead import Ahead
-from codespace.runner.crew import Crew
-from codespace.runner.hire import Place
-from codespace.runner.link import Lost
-from codespace.runner.mirror import Known, Mirror
 from codespace.runner.process import exited_refusal
-from codespace.runner.verbs import TELLINGS, VERBS, Verb
+from codespace.runner.worker.ahead import Ahead
+from codespace.runner.worker.crew import Crew
+from codespace.runner.worker.hire import Place
+from codespace.runner.worker.link import Lost
+from codespace.runner.worker.mirror import Known, Mirror
+from codespace.runner.worker.verbs import TELLINGS, VERBS, Verb
 from codespace.sandbox.box import Sandbox
 
 _ENOUGH_BYTES: Final = 4

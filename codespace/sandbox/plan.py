@@ -17,7 +17,7 @@ from codespace.beneath import Hidden, Root
 from codespace.contract import NetworkPolicy, Workspace
 from codespace.display import display
 from codespace.errors import Refusal
-from codespace.sandbox import git, gitaccount, gitconfig, refs, submounts, system, twins
+from codespace.sandbox import git, gitaccount, gitconfig, gitrefs, submounts, system, twins
 from codespace.sandbox.scan import GitDirectory, Inventory, is_git_name
 from codespace.sandbox.system import Masks
 
@@ -204,7 +204,7 @@ def _hiding_branches(root: Root, inventory: Inventory) -> frozenset[str]:
 
     An empty directory hides none.
     """
-    branches = refs.Branches(root)
+    branches = gitrefs.Branches(root)
     known = {found.path for found in inventory.git}
     found: set[str] = set()
     directories = frozenset(inventory.hidden_directories)

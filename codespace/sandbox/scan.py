@@ -25,7 +25,7 @@ from codespace.beneath.names import fold
 from codespace.beneath.reading import Stamp, stamp_of
 from codespace.beneath.walking import Kind, kind_of
 from codespace.errors import Refusal
-from codespace.sandbox import refs, shortage
+from codespace.sandbox import gitrefs, shortage
 
 GitKind = Literal["directory", "gitfile", "bare", "link"]
 
@@ -139,7 +139,7 @@ class _Scan:
         self._root = root
         self._hidden = _Globs(hidden)
         self._hidden_places = _Globs([glob for glob in hidden if "/" in glob.removeprefix("**/").rstrip("/")])
-        self._branches = refs.Branches(root, self._look_at_clock)
+        self._branches = gitrefs.Branches(root, self._look_at_clock)
         self._protected = _Globs(protected)
         names = (*self._hidden.of_names, *self._protected.of_names)
         self._named = Hidden([glob for glob in names if glob[0] not in _TELLING])  # the others are noticed anyway

@@ -9,10 +9,10 @@ import trio
 
 from codespace import limits
 from codespace.log import configure
-from codespace.runner.frames import BadFrame
-from codespace.runner.greeting import hello
 from codespace.runner.inprocess import open_runner
-from codespace.runner.line import Line
+from codespace.runner.worker.frames import BadFrame
+from codespace.runner.worker.greeting import hello
+from codespace.runner.worker.line import Line
 from codespace.sandbox.box import Sandbox
 from helper.worker import meeting
 from helper.worker.service import Clock, Service

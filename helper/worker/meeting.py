@@ -10,9 +10,9 @@ from typing import Any, Final
 import trio
 
 from codespace import limits
-from codespace.runner.frames import BadFrame
-from codespace.runner.greeting import SECRET_BYTES, SOCKET, check_hello, peer
-from codespace.runner.line import Line
+from codespace.runner.worker.frames import BadFrame
+from codespace.runner.worker.greeting import SECRET_BYTES, SOCKET, check_hello, peer
+from codespace.runner.worker.line import Line
 
 _LISTENING: Final = b"listening\n"
 

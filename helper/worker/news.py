@@ -10,8 +10,8 @@ import trio
 from codespace import limits
 from codespace.contract import ProcessState, Runner
 from codespace.errors import Refusal
-from codespace.runner.codec import codec
-from codespace.runner.line import Line
+from codespace.runner.worker.codec import codec
+from codespace.runner.worker.line import Line
 
 _STATE: Final = codec(ProcessState)
 

@@ -12,9 +12,9 @@ import trio
 from codespace import limits
 from codespace.contract import Runner
 from codespace.errors import Refusal
-from codespace.runner.frames import BadFrame, TooLarge
-from codespace.runner.line import Line
-from codespace.runner.verbs import TELLINGS, VERBS, Verb
+from codespace.runner.worker.frames import BadFrame, TooLarge
+from codespace.runner.worker.line import Line
+from codespace.runner.worker.verbs import TELLINGS, VERBS, Verb
 from helper.worker.news import tell_news
 
 log = structlog.get_logger("codespace.worker")

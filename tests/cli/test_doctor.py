@@ -17,7 +17,7 @@ from codespace.cli.doctor import line
 from codespace.cli.finding import Finding
 from codespace.errors import Refusal
 from codespace.gateway import database
-from codespace.runner.hire import Place
+from codespace.runner.worker.hire import Place
 from codespace.settings import Settings
 
 

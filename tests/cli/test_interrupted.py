@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from codespace.runner.confinement import Prober
+from codespace.runner.search.confinement import Prober
 from codespace.sandbox import probe
 from codespace.sandbox.system import Etc
 

@@ -17,7 +17,7 @@ import trio
 
 from codespace.contract import Workspace
 from codespace.errors import Refusal
-from codespace.runner.patcher import Patcher
+from codespace.runner.patch.patcher import Patcher
 from codespace.testing import Bench, open_bench
 
 from . import filesystems

@@ -30,7 +30,7 @@ SEED = 20_260_101
 def send_in(monkeypatch: pytest.MonkeyPatch, ticket: Path, flags: str) -> None:
     """Have either runner start helpers that take the ticket."""
     argv = [sys.executable, "-I", "-X", "utf8", str(PROGRAM), str(ticket), flags]
-    exchange(monkeypatch, "codespace.runner.patcher:Patcher.__init__.__kwdefaults__", "argv", argv)
+    exchange(monkeypatch, "codespace.runner.patch.patcher:Patcher.__init__.__kwdefaults__", "argv", argv)
 
 
 def points(total: int, what: str, sample: int = SAMPLE) -> list[int]:

@@ -23,7 +23,7 @@ from codespace.daemon import open_daemon
 from codespace.drive import Motion
 from codespace.errors import Refusal
 from codespace.gateway.store import Store
-from codespace.runner.channel import Channel
+from codespace.runner.patch.channel import Channel
 from codespace.sandbox import orphans
 from codespace.settings import load
 from codespace.testing import processes

@@ -14,7 +14,7 @@ import pytest
 from codespace import ids, limits
 from codespace.contract import Workspace
 from codespace.errors import Refusal
-from codespace.runner.patcher import Patcher
+from codespace.runner.patch.patcher import Patcher
 from codespace.testing import Bench, open_bench
 from codespace.testing.site import tree
 from tests.gateway.test_recovery import recorded

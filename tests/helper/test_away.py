@@ -15,7 +15,7 @@ from codespace import limits
 from codespace.beneath import kernel
 from codespace.contract import Workspace
 from codespace.errors import Refusal
-from codespace.runner.patcher import Patcher
+from codespace.runner.patch.patcher import Patcher
 from helper.patch.manifest import staged_name
 
 from ..crash.counting import Kill

@@ -15,7 +15,7 @@ import trio
 
 from codespace import limits
 from codespace.beneath import kernel
-from codespace.runner.channel import Channel, Lost
+from codespace.runner.patch.channel import Channel, Lost
 from helper.patch import sight
 
 from .test_settling import OPERATION, House, house

@@ -15,7 +15,7 @@ import trio
 
 from codespace.contract import Workspace
 from codespace.errors import Refusal
-from codespace.runner.patcher import Patcher
+from codespace.runner.patch.patcher import Patcher
 
 CORPUS = [json.loads(line) for line in (Path(__file__).parent / "corpus.jsonl").read_bytes().split(b"\n")[:-1]]
 UMASK = 0o022

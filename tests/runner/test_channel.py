@@ -15,8 +15,8 @@ import trio.testing
 from codespace import limits
 from codespace.contract import Workspace
 from codespace.errors import Refusal
-from codespace.runner.channel import Channel, Lost
-from codespace.runner.patcher import Patcher
+from codespace.runner.patch.channel import Channel, Lost
+from codespace.runner.patch.patcher import Patcher
 
 ECHO = """
 import json, sys

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from codespace.runner import child
+from codespace.runner.search import child
 from codespace.testing import processes
 
 SECONDS = 60.0

@@ -11,7 +11,7 @@ import pytest
 
 from codespace import limits
 from codespace.errors import Refusal
-from codespace.runner.confinement import Confinement, Prober
+from codespace.runner.search.confinement import Confinement, Prober
 from codespace.sandbox import binaries
 
 

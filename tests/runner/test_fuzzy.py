@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from codespace.runner import fuzzy
+from codespace.runner.search import fuzzy
 
 
 def test_the_better_answer_comes_first() -> None:

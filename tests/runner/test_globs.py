@@ -7,7 +7,7 @@ import time
 import pytest
 
 from codespace.errors import Refusal
-from codespace.runner.globs import Glob, check
+from codespace.runner.search.globs import Glob, check
 
 
 @pytest.mark.parametrize(

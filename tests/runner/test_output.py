@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from codespace.contract import Encoding, Stream
-from codespace.runner.output import Output, Ring
-from codespace.runner.pieces import Piece
+from codespace.runner.output.output import Output, Ring
+from codespace.runner.output.pieces import Piece
 
 CAPACITY = 64
 streams = st.sampled_from(get_args(Stream))

@@ -20,7 +20,7 @@ from trio.testing import MockClock
 from codespace import limits
 from codespace.contract import PatchReport, Workspace
 from codespace.errors import Refusal
-from codespace.runner.patcher import HELPER, Patcher
+from codespace.runner.patch.patcher import HELPER, Patcher
 
 UPDATE = "*** Begin Patch\n*** Update File: a\n@@\n-one\n+ONE\n*** End Patch"
 OPERATION = "op-aaaaaaaaaaaaaaaaaaaaaaaa"

@@ -20,10 +20,10 @@ import trio
 from codespace import limits
 from codespace.contract import Domain
 from codespace.errors import Refusal
-from codespace.runner.decisions import Decision, Decisions
-from codespace.runner.door import Door
-from codespace.runner.door import open_door as open_control
-from codespace.runner.proxy import Proxy
+from codespace.runner.network.decisions import Decision, Decisions
+from codespace.runner.network.door import Door
+from codespace.runner.network.door import open_door as open_control
+from codespace.runner.network.proxy import Proxy
 from codespace.testing import processes
 
 from ..sandbox.until import until
@@ -233,7 +233,7 @@ async def test_a_keeper_and_its_spare_that_were_killed_are_replaced() -> None:
 async def test_a_door_whose_daemon_is_killed_ends() -> None:
     script = (
         "import trio, socket, os\n"
-        "from codespace.runner.proxy import Proxy\n"
+        "from codespace.runner.network.proxy import Proxy\n"
         "async def main():\n"
         "    made = socket.create_server(('127.0.0.1', 0))\n"
         "    port = made.getsockname()[1]\n"

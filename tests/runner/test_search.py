@@ -21,13 +21,13 @@ from codespace.beneath import Hidden
 from codespace.beneath.walking import Entry
 from codespace.contract import FindResult, SearchResult, Workspace
 from codespace.errors import Refusal
-from codespace.runner import ripgrep
-from codespace.runner.confinement import Prober
-from codespace.runner.globs import Glob
-from codespace.runner.ignores import Ignores
 from codespace.runner.roots import Roots
-from codespace.runner.search import Search
-from codespace.runner.stopping import Stop
+from codespace.runner.search import ripgrep
+from codespace.runner.search.confinement import Prober
+from codespace.runner.search.globs import Glob
+from codespace.runner.search.ignores import Ignores
+from codespace.runner.search.search import Search
+from codespace.runner.search.stopping import Stop
 from codespace.testing.shortage import descriptors
 
 
@@ -696,7 +696,7 @@ _SEARCHING = """
 import sys, trio
 from codespace.contract import Workspace
 from codespace.runner.roots import Roots
-from codespace.runner.search import Search
+from codespace.runner.search.search import Search
 async def main():
     search = Search(Roots())
     await search.confinement()
@@ -753,7 +753,7 @@ _MOUNTED = """
 import os, subprocess, sys, trio
 from codespace.contract import Workspace
 from codespace.runner.roots import Roots
-from codespace.runner.search import Search
+from codespace.runner.search.search import Search
 root, kind = sys.argv[1:]
 os.makedirs(root + "/mounted"); os.makedirs(root + "/bound"); os.makedirs(root + "/../beside")
 open(root + "/../beside/file", "w").write("needle")

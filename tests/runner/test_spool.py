@@ -18,13 +18,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from codespace import limits
 from codespace.contract import Encoding, Stream
-from codespace.runner import kept
-from codespace.runner.output import Output
-from codespace.runner.pieces import Piece
-from codespace.runner.segment import FRAME_BYTES, HEADER_BYTES, INDEX, Offsets
-from codespace.runner.spool import Block, Spool
-from codespace.runner.spooling import keep
-from codespace.runner.spools import Spools
+from codespace.runner.output import kept
+from codespace.runner.output.output import Output
+from codespace.runner.output.pieces import Piece
+from codespace.runner.output.segment import FRAME_BYTES, HEADER_BYTES, INDEX, Offsets
+from codespace.runner.output.spool import Block, Spool
+from codespace.runner.output.spooling import keep
+from codespace.runner.output.spools import Spools
 
 RING = 64
 FLOOD = 200

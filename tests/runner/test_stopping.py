@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from codespace import limits
-from codespace.runner.stopping import Stop, run_stoppable
+from codespace.runner.search.stopping import Stop, run_stoppable
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -15,39 +15,33 @@ import trio.testing
 from codespace import limits
 from codespace.contract import Workspace
 from codespace.runner.roots import Roots
-from codespace.runner.search import Search
+from codespace.runner.search.search import Search
 from codespace.runner.threads import run_patiently
 from codespace.sandbox.box import Sandbox
 
 from .supervised import open_bench, refused
 
 
-@asynccontextmanager
-async def no_thread_left(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    """Keep every thread that trio has laid by busy, and have no other started, for the block."""
-    over = threading.Event()
+@contextmanager
+def no_thread_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have no thread be had for the block: trio's cache of them gives none, and no other is started."""
 
-    def start(thread: threading.Thread) -> None:
+    def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    async with trio.open_nursery() as nursery:
-        try:
-            for _ in threading.enumerate():
-                nursery.start_soon(partial(trio.to_thread.run_sync, over.wait, limiter=trio.CapacityLimiter(1)))
-            await trio.testing.wait_all_tasks_blocked()
-            with monkeypatch.context() as short:
-                short.setattr(threading.Thread, "start", start)
-                yield
-        finally:
-            over.set()
+    with monkeypatch.context() as short:
+        short.setattr(threading.Thread, "start", refuse)
+        short.setattr("trio._threads.start_thread_soon", refuse)
+        yield
 
 
 async def test_what_has_to_be_done_is_done_once_a_thread_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[int] = []
-    async with trio.open_nursery() as nursery, no_thread_left(monkeypatch):
-        nursery.start_soon(run_patiently, done.append, 1)
-        await trio.testing.wait_all_tasks_blocked()
-        assert done == []
+    async with trio.open_nursery() as nursery:
+        with no_thread_left(monkeypatch):
+            nursery.start_soon(run_patiently, done.append, 1)
+            await trio.testing.wait_all_tasks_blocked()
+            assert done == []
     assert done == [1]
 
 
@@ -66,7 +60,7 @@ async def test_a_search_that_no_thread_can_be_had_for_is_refused_and_leaves_no_d
         find = partial(Search(roots).find, glob=None, query=None, include_ignored=False, limit=10)
         workspace = Workspace("w", str(tmp_path))
         await find(workspace)
-        async with no_thread_left(monkeypatch):
+        with no_thread_left(monkeypatch):
             refusal = await refused("FILE_OPERATION_FAILED", find(workspace))
         assert "can't start new thread" in refusal.message
 
@@ -79,7 +73,7 @@ async def test_a_command_goes_on_and_is_followed_to_its_end_while_no_thread_can_
     async with open_bench(tmp_path, sandbox=sandbox) as bench:
         process_id = await bench.spawn("/bin/sh", "-c", "echo one; read line; echo two", open_stdin=True)
         await bench.wait_text(process_id, "one\n")
-        async with no_thread_left(monkeypatch):
+        with no_thread_left(monkeypatch):
             refusal = await refused("PROCESS_SPAWN_FAILED", bench.spawn("/bin/true"))
             assert "as many processes as it may have" in str(refusal.next_step)
             await bench.type(process_id, "go\n", until="two\n")

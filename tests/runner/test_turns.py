@@ -16,7 +16,7 @@ from codespace.contract import Workspace
 from codespace.errors import Refusal
 from codespace.runner.files import Files
 from codespace.runner.roots import Roots
-from codespace.runner.search import Search
+from codespace.runner.search.search import Search
 from codespace.runner.turns import Turns
 from codespace.testing import open_bench
 

@@ -19,8 +19,8 @@ import pytest
 import trio
 
 from codespace.contract import Domain
-from codespace.runner.decisions import Decisions
-from codespace.runner.proxy import Proxy
+from codespace.runner.network.decisions import Decisions
+from codespace.runner.network.proxy import Proxy
 from codespace.sandbox.listener import listen
 from codespace.sandbox.proxyenv import proxy_environment
 

@@ -181,7 +181,7 @@ async def test_without_the_sandbox_a_networked_command_is_refused_before_it_star
 
 
 async def test_a_proxy_that_cannot_be_started_starts_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    exchange(monkeypatch, "codespace.runner.proxy", "_ARGV", ["/bin/false"])
+    exchange(monkeypatch, "codespace.runner.network.proxy", "_ARGV", ["/bin/false"])
     async with networked() as (bench, _):
         with pytest.raises(Refusal) as caught:
             await run(bench, "touch", "made")

@@ -20,10 +20,10 @@ import trio
 from codespace import limits
 from codespace.gateway import audit
 from codespace.gateway.database import connect
-from codespace.runner import link
-from codespace.runner.decisions import Decision, Decisions
 from codespace.runner.inprocess import open_runner
-from codespace.runner.verbs import VERBS
+from codespace.runner.network.decisions import Decision, Decisions
+from codespace.runner.worker import link
+from codespace.runner.worker.verbs import VERBS
 from codespace.testing import processes
 from codespace.testing.installed import script
 from codespace.testing.site import Site

@@ -27,7 +27,7 @@ def exchange(monkeypatch: pytest.MonkeyPatch, where: str, part: str, value: Any)
         where: `package.module`, or `package.module:name.name` for what is in it.
         value: What JSON can carry; it arrives as lists and dicts.
     """
-    from codespace.runner import hire
+    from codespace.runner.worker import hire
 
     owner = pkgutil.resolve_name(where)
     if isinstance(owner, dict):

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from codespace import limits
 from codespace.contract import Chunk, Encoding, ProcessState, Runner, SpawnRequest
 from codespace.runner import inprocess, uds
-from codespace.runner.ahead import Ahead
-from codespace.runner.pieces import Span, cut, limit_of
+from codespace.runner.output.pieces import Span, cut, limit_of
+from codespace.runner.worker.ahead import Ahead
 
 from .test_both import opened
 

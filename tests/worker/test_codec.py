@@ -24,10 +24,10 @@ from codespace.contract import (
     Workspace,
     WorkspaceLimits,
 )
-from codespace.runner.codec import Codec, codec, recalled
-from codespace.runner.frames import BadFrame
 from codespace.runner.uds import Uds
-from codespace.runner.verbs import HELD, TELLINGS, TOLD, VERBS
+from codespace.runner.worker.codec import Codec, codec, recalled
+from codespace.runner.worker.frames import BadFrame
+from codespace.runner.worker.verbs import HELD, TELLINGS, TOLD, VERBS
 
 STATE = ProcessState("proc-1", "exited", 1.5, {"combined": 1}, exit_code=3, termination="exited", notes=("a",))
 VALUES: list[tuple[Any, Any]] = [

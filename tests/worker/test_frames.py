@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codespace.runner.frames import HEAD, BadFrame, TooLarge, Unpacker, pack
+from codespace.runner.worker.frames import HEAD, BadFrame, TooLarge, Unpacker, pack
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(st.characters(exclude_categories=())),

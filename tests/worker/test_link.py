@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from codespace import limits
 from codespace.contract import ProcessState, Spawned
 from codespace.errors import Refusal
-from codespace.runner.codec import codec
-from codespace.runner.crew import _pass_on
-from codespace.runner.frames import HEAD, pack
-from codespace.runner.line import Line
-from codespace.runner.link import Link, Lost
-from codespace.runner.mirror import Mirror
-from codespace.runner.verbs import TELLINGS, VERBS
+from codespace.runner.worker.codec import codec
+from codespace.runner.worker.crew import _pass_on
+from codespace.runner.worker.frames import HEAD, pack
+from codespace.runner.worker.line import Line
+from codespace.runner.worker.link import Link, Lost
+from codespace.runner.worker.mirror import Mirror
+from codespace.runner.worker.verbs import TELLINGS, VERBS
 
 STATE = ProcessState("proc-1", "running", 1.0, {"combined": 0, "stdout": 0, "stderr": 0})
 

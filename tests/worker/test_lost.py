@@ -18,7 +18,7 @@ import trio
 import trio.testing
 
 from codespace.errors import Refusal
-from codespace.runner import hire
+from codespace.runner.worker import hire
 from codespace.testing import Bench, open_bench, processes
 from codespace.testing.faulty import Faults
 from codespace.testing.shortage import descriptors

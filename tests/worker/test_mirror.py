@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from codespace import limits
 from codespace.contract import Spawned
-from codespace.runner.mirror import Mirror
+from codespace.runner.worker.mirror import Mirror
 
 
 async def test_processes_that_were_forgotten_push_no_other_one_out() -> None:

@@ -22,12 +22,12 @@ from hypothesis import strategies as st
 from codespace import limits
 from codespace.contract import Runner, SpawnRequest, Workspace
 from codespace.errors import Refusal
-from codespace.runner import hire
-from codespace.runner.frames import HEAD, BadFrame, Unpacker, pack
-from codespace.runner.greeting import SECRET_BYTES, SOCKET, VERSION, hello
-from codespace.runner.hire import Worker
-from codespace.runner.line import Line
-from codespace.runner.verbs import VERBS
+from codespace.runner.worker import hire
+from codespace.runner.worker.frames import HEAD, BadFrame, Unpacker, pack
+from codespace.runner.worker.greeting import SECRET_BYTES, SOCKET, VERSION, hello
+from codespace.runner.worker.hire import Worker
+from codespace.runner.worker.line import Line
+from codespace.runner.worker.verbs import VERBS
 from codespace.testing import processes
 from helper.worker.harden import Orphaned, harden
 from helper.worker.meeting import read_orders

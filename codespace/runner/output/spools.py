@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
 from codespace import limits
+from codespace.runner.output.spool import Spool
 from codespace.runner.ownfolder import OwnFolder
-from codespace.runner.spool import Spool
 
 
 @dataclass(frozen=True, slots=True)

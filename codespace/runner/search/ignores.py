@@ -11,7 +11,7 @@ from typing import Final
 
 from codespace.beneath import Entry, Root
 from codespace.errors import Refusal
-from codespace.runner.globs import Glob
+from codespace.runner.search.globs import Glob
 
 _FILES: Final = (".gitignore", ".ignore")  # of one directory, the stronger last
 _RULE_BYTES: Final = 262_144  # of one file; a longer one is machine-made, and is left out whole

@@ -5,9 +5,9 @@ from __future__ import annotations
 import trio
 
 from codespace import limits
-from codespace.runner.output import Output
-from codespace.runner.segment import Offsets
-from codespace.runner.spool import Block, Spool
+from codespace.runner.output.output import Output
+from codespace.runner.output.segment import Offsets
+from codespace.runner.output.spool import Block, Spool
 from codespace.runner.threads import run_patiently
 
 _writing = trio.CapacityLimiter(limits.SPOOL_THREADS)

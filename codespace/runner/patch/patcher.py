@@ -23,10 +23,10 @@ from codespace.beneath import Root
 from codespace.contract import DiffPage, PatchPlan, PatchReport, Workspace
 from codespace.errors import Refusal
 from codespace.platform import own_umask
-from codespace.runner import journals
-from codespace.runner.channel import Channel, Lost
+from codespace.runner.patch import journals
+from codespace.runner.patch.channel import Channel, Lost
+from codespace.runner.patch.replies import answer
 from codespace.runner.protected import git_is_protected, protected_paths, require_unprotected
-from codespace.runner.replies import answer
 from codespace.runner.roots import Roots
 from codespace.runner.turns import Turns
 from codespace.sandbox import git, gitconfig

@@ -15,10 +15,10 @@ import trio
 
 from codespace import limits
 from codespace.contract import Encoding, Stream
-from codespace.runner.backlog import Backlog
-from codespace.runner.pieces import CHARACTER_BYTES, Piece, characters, cut, limit_of, span
-from codespace.runner.segment import INDEX, Offsets
-from codespace.runner.spool import Block, Spool
+from codespace.runner.output.backlog import Backlog
+from codespace.runner.output.pieces import CHARACTER_BYTES, Piece, characters, cut, limit_of, span
+from codespace.runner.output.segment import INDEX, Offsets
+from codespace.runner.output.spool import Block, Spool
 
 _BLOCK_BYTES: Final = 8_192
 # Smaller writes are gathered in blocks of this size, so that a million one-byte writes are no million objects.

@@ -17,8 +17,8 @@ from typing import Final, Literal
 
 from codespace import limits
 from codespace.errors import Refusal
-from codespace.runner import child
-from codespace.runner.stopping import Stop
+from codespace.runner.search import child
+from codespace.runner.search.stopping import Stop
 from codespace.sandbox import binaries, causes, probefolder
 
 WORK: Final = "/work"

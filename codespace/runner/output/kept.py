@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from codespace.contract import Encoding, Stream
-from codespace.runner.pieces import Piece, cut, limit_of, span
-from codespace.runner.segment import INDEX, Offsets, mapped
+from codespace.runner.output.pieces import Piece, cut, limit_of, span
+from codespace.runner.output.segment import INDEX, Offsets, mapped
 
 SUFFIX: Final = ".spool"
 

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any, Final
 
-from codespace.runner.frames import BadFrame
+from codespace.runner.worker.frames import BadFrame
 
 VERSION: Final = 2
 SECRET_BYTES: Final = 32

@@ -17,7 +17,7 @@ import trio
 from codespace import limits
 from codespace.contract import Domain
 from codespace.errors import Refusal
-from codespace.runner.door import Door, Gone, open_door, unavailable
+from codespace.runner.network.door import Door, Gone, open_door, unavailable
 from codespace.runner.resident import Resident
 
 _ARGV: Final = (sys.executable, "-I", "-m", "helper.proxy")

@@ -14,9 +14,9 @@ import trio
 
 from codespace import limits
 from codespace.contract import Domain, NetworkNews
-from codespace.runner.decisions import Decision, Decisions
-from codespace.runner.door import Door, unavailable
-from codespace.runner.proxy import Proxy
+from codespace.runner.network.decisions import Decision, Decisions
+from codespace.runner.network.door import Door, unavailable
+from codespace.runner.network.proxy import Proxy
 from codespace.sandbox import listener
 
 log = structlog.get_logger("codespace.network")

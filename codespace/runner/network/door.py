@@ -13,7 +13,7 @@ import trio
 from codespace import limits
 from codespace.display import display
 from codespace.errors import Refusal
-from codespace.runner.decisions import Decision, End, read_decision
+from codespace.runner.network.decisions import Decision, End, read_decision
 
 _NEWS_BYTES: Final = 65_536
 # No line of a door's is a tenth of this.

@@ -16,11 +16,11 @@ import trio
 from codespace import limits
 from codespace.contract import Chunk, ProcessState
 from codespace.errors import Refusal
-from codespace.runner.codec import codec
-from codespace.runner.frames import BadFrame, TooLarge
-from codespace.runner.line import Line
-from codespace.runner.segment import INDEX
-from codespace.runner.verbs import Verb
+from codespace.runner.output.segment import INDEX
+from codespace.runner.worker.codec import codec
+from codespace.runner.worker.frames import BadFrame, TooLarge
+from codespace.runner.worker.line import Line
+from codespace.runner.worker.verbs import Verb
 
 log = structlog.get_logger("codespace.runner")
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, get_type_hints
 
 from codespace.contract import Runner, Workspace
-from codespace.runner.codec import Codec, codec, recalled
-from codespace.runner.frames import BadFrame
+from codespace.runner.worker.codec import Codec, codec, recalled
+from codespace.runner.worker.frames import BadFrame
 
 Loss = Literal["again", "nothing", "unseen", "gone"]
 

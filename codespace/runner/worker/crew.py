@@ -16,10 +16,10 @@ import trio
 from codespace import limits
 from codespace.contract import ProcessState
 from codespace.errors import Refusal
-from codespace.runner import hire
-from codespace.runner.hire import NotHired, Worker
-from codespace.runner.line import Line
-from codespace.runner.link import Link
+from codespace.runner.worker import hire
+from codespace.runner.worker.hire import NotHired, Worker
+from codespace.runner.worker.line import Line
+from codespace.runner.worker.link import Link
 
 log = structlog.get_logger("codespace.runner")
 

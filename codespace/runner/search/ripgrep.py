@@ -23,12 +23,12 @@ from codespace.beneath import STAGED_PREFIX, Entry, Root, showable
 from codespace.contract import Workspace
 from codespace.display import display
 from codespace.errors import Refusal
-from codespace.runner import child
-from codespace.runner.confinement import Confinement
-from codespace.runner.ignores import Ignores
-from codespace.runner.matches import Matches
-from codespace.runner.names import Names
-from codespace.runner.stopping import Stop
+from codespace.runner.search import child
+from codespace.runner.search.confinement import Confinement
+from codespace.runner.search.ignores import Ignores
+from codespace.runner.search.matches import Matches
+from codespace.runner.search.names import Names
+from codespace.runner.search.stopping import Stop
 
 _BATCH: Final = min(512, max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8, 32))
 # Files handed to one ripgrep as descriptors: with all searches at once, half of what the process may have.

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from codespace import limits
-from codespace.runner.kept import Kept, Part, Run, segment_path
-from codespace.runner.segment import FRAME_BYTES, HEADER_BYTES, START, Offsets, ahead, frame, header
+from codespace.runner.output.kept import Kept, Part, Run, segment_path
+from codespace.runner.output.segment import FRAME_BYTES, HEADER_BYTES, START, Offsets, ahead, frame, header
 
 Block = tuple[int, bytes | bytearray]
 """Bytes of stdout (1) or stderr (2)."""

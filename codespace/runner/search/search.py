@@ -16,12 +16,12 @@ from codespace import limits
 from codespace.beneath import Root
 from codespace.contract import FindResult, Match, SearchResult, Workspace
 from codespace.errors import Refusal
-from codespace.runner import fuzzy
-from codespace.runner.confinement import Confinement, Prober
-from codespace.runner.globs import Glob, check
-from codespace.runner.ripgrep import Question, Ripgrep, shown
 from codespace.runner.roots import Roots
-from codespace.runner.stopping import Stop, run_stoppable
+from codespace.runner.search import fuzzy
+from codespace.runner.search.confinement import Confinement, Prober
+from codespace.runner.search.globs import Glob, check
+from codespace.runner.search.ripgrep import Question, Ripgrep, shown
+from codespace.runner.search.stopping import Stop, run_stoppable
 from codespace.runner.threads import is_shortage
 from codespace.runner.turns import Turns
 

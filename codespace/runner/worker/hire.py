@@ -23,11 +23,11 @@ import trio
 
 from codespace import limits
 from codespace.errors import Refusal
-from codespace.runner.frames import BadFrame
-from codespace.runner.greeting import SECRET_BYTES, SOCKET, check_hello, hello, peer
-from codespace.runner.line import Line
 from codespace.runner.ownfolder import OwnFolder
 from codespace.runner.pipes import Pipes
+from codespace.runner.worker.frames import BadFrame
+from codespace.runner.worker.greeting import SECRET_BYTES, SOCKET, check_hello, hello, peer
+from codespace.runner.worker.line import Line
 
 PROGRAM: Final = (sys.executable, "-I", "-X", "utf8", "-m", "helper.worker")
 

@@ -14,7 +14,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from codespace.runner.frames import BadFrame
+from codespace.runner.worker.frames import BadFrame
 
 Turn = Callable[[Any], Any]
 

@@ -11,8 +11,8 @@ from collections import deque
 from typing import Final
 
 from codespace import limits
-from codespace.runner.segment import START, Offsets, ahead
-from codespace.runner.spool import Block
+from codespace.runner.output.segment import START, Offsets, ahead
+from codespace.runner.output.spool import Block
 
 _GATHERED_BYTES: Final = 8_192
 # Smaller writes are gathered, so that a million one-byte writes are no million frames.

@@ -15,7 +15,7 @@ from typing import Any
 import trio
 
 from codespace import limits
-from codespace.runner.frames import BadFrame, Unpacker, pack
+from codespace.runner.worker.frames import BadFrame, Unpacker, pack
 
 
 class Line:

@@ -15,7 +15,7 @@ import pytest
 from codespace.beneath import Entry, Root
 from codespace.contract import Workspace
 from codespace.errors import Refusal
-from codespace.sandbox import plan, refs, scan
+from codespace.sandbox import gitrefs, plan, scan
 from codespace.sandbox.system import Masks
 
 from .cage import Cage
@@ -138,8 +138,8 @@ def test_only_a_branch_that_leads_to_one_of_its_repository_is_taken_for_one(
     (tmp_path / "outside").touch()
     (tmp_path / "packed-refs").write_text(f"{NAME} refs/heads/packed\n")
     with Root.open(str(tmp_path)) as root:
-        assert refs.Branches(root).is_one("refs/heads/secret") is is_one
-        assert not refs.Branches(root).is_one("logs/refs/secret")
+        assert gitrefs.Branches(root).is_one("refs/heads/secret") is is_one
+        assert not gitrefs.Branches(root).is_one("logs/refs/secret")
 
 
 def test_some_hundred_branches_below_a_hidden_name_take_commits(repository: Cage) -> None:
@@ -339,7 +339,7 @@ def test_only_a_log_of_objects_is_taken_for_a_branchs(tmp_path: Path, text: str,
     (tmp_path / "objects" / NAME[:2] / NAME[2:]).touch()
     (tmp_path / "logs/refs/heads/secret").write_text(text)
     with Root.open(str(tmp_path)) as root:
-        assert refs.Branches(root).is_one("logs/refs/heads/secret") is is_log
+        assert gitrefs.Branches(root).is_one("logs/refs/heads/secret") is is_log
 
 
 @pytest.mark.parametrize("bytes_of_names", [20, 32])
@@ -358,7 +358,7 @@ def test_an_object_is_found_in_the_index_of_a_pack_wherever_it_stands(
         answers = []
         for name in (names[at], names[at][:-1] + b"\x06", names[at][:-1] + b"\x04"):
             (tmp_path / "refs/secret").write_text(f"{name.hex()}\n")
-            answers.append(refs.Branches(root).is_one("refs/secret"))
+            answers.append(gitrefs.Branches(root).is_one("refs/secret"))
     assert answers == [True, False, False]
 
 
@@ -372,9 +372,9 @@ def test_a_file_that_holds_more_than_the_name_of_an_object_is_none_of_a_branch(t
     with Root.open(str(tmp_path)) as root:
         for said, answer in ((f"{NAME}\n", True), (text, False)):
             (tmp_path / "refs/secret").write_text(said)
-            assert refs.Branches(root).is_one("refs/secret") is answer
+            assert gitrefs.Branches(root).is_one("refs/secret") is answer
             (tmp_path / "secret").write_text(said)
-            assert not refs.Branches(root).is_one("secret")
+            assert not gitrefs.Branches(root).is_one("secret")
 
 
 def test_a_file_that_was_a_branch_is_hidden_once_it_holds_something_else(

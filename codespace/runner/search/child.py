@@ -21,7 +21,7 @@ from typing import Final, Literal
 
 from codespace import limits
 from codespace.runner.pipes import Pipes
-from codespace.runner.stopping import Stop
+from codespace.runner.search.stopping import Stop
 from codespace.sandbox.foreground import wait_stopped
 from codespace.sandbox.pidinfo import children
 

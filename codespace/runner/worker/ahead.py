@@ -18,7 +18,7 @@ import trio
 
 from codespace import limits
 from codespace.contract import Chunk
-from codespace.runner.pieces import Span, cut, limit_of
+from codespace.runner.output.pieces import Span, cut, limit_of
 
 Ask = Callable[[Mapping[str, Any]], Awaitable[Chunk | None]]
 """Asks for output by these arguments; None where it cannot be had now. Raises nothing."""
