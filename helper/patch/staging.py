@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import stat
@@ -14,6 +13,7 @@ from typing import Final
 from codespace.beneath import Root, metadata
 from codespace.beneath.faults import refusal
 from codespace.errors import Refusal
+from helper.patch import dress
 from helper.patch.flush import Flush, write_all
 from helper.patch.journal import Journal
 from helper.patch.manifest import PROBE, Manifest, Metadata, Slot
@@ -142,21 +142,9 @@ def _dress(root: Root, slot: Slot, descriptor: int) -> None:
         finally:
             os.close(source)
     if slot.given is not None:
-        _give(slot.given, descriptor)
+        dress.give(slot.given, descriptor)
     if slot.mode is not None and stat.S_IMODE(os.fstat(descriptor).st_mode) != slot.mode:
         os.fchmod(descriptor, slot.mode)
-
-
-def _give(metadata: Metadata, descriptor: int) -> None:
-    status = os.fstat(descriptor)
-    if (status.st_uid, status.st_gid) != metadata.owner:
-        os.fchown(descriptor, *metadata.owner)
-    wanted = {name: base64.b64decode(value) for name, value in metadata.attributes.items()}
-    for name in set(_attributes(descriptor)) - wanted.keys():
-        os.removexattr(descriptor, name)
-    for name, value in wanted.items():
-        os.setxattr(descriptor, name, value)
-    os.fchmod(descriptor, metadata.mode)  # last: changing an owner clears the setuid bit
 
 
 def _write_staged(
@@ -205,20 +193,11 @@ def _metadata(root: Root, slot: Slot) -> Metadata:
     except Refusal as refused:
         raise changed(slot, "absent") from refused
     try:
-        status = os.fstat(held)
-        if not stat.S_ISREG(status.st_mode):
+        if not stat.S_ISREG(os.fstat(held).st_mode):
             raise changed(slot, "other")
-        return Metadata(stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid), _attributes(held))
+        return dress.carried(held)
     finally:
         os.close(held)
-
-
-def _attributes(held: int) -> dict[str, str]:
-    path = f"/proc/self/fd/{held}"
-    try:
-        return {name: base64.b64encode(os.getxattr(path, name)).decode() for name in os.listxattr(path)}
-    except OSError:
-        return {}  # staging copies them itself and refuses where it cannot; this is the record only
 
 
 def changed(slot: Slot, actual: str, left: str = "Nothing was written.") -> Refusal:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from codespace import limits, v4a
 from codespace.beneath import Root
 from codespace.contract import ABSENT
 from codespace.errors import Refusal
+from helper.patch import dress
 from helper.patch.journal import Journal
-from helper.patch.manifest import Action, Emptied, Manifest, Slot, staged_name
+from helper.patch.manifest import Action, Emptied, Manifest, Metadata, Slot, staged_name
 from helper.patch.planning import Bounds, Planned
 from helper.patch.policy import Policy
 from helper.patch.slots import ORDER, Near, beside, directories_of, missing_directories
@@ -32,8 +35,7 @@ def plan_undo(root: Root, policy: Policy, bounds: Bounds, operation: str, journa
     tree = Tree(root, bounds.file_bytes)
     paths = [slot.path for slot in undone.slots]
     policy.check(paths, [slot.path for slot in undone.slots if slot.action == "remove"])
-    for slot in undone.slots:
-        _check(tree, slot)
+    _check(root, tree, undone)
     kept = _kept(undone, journal, tree)
     slots, before, after = _slots(undone, tree, kept, operation)
     created = (slot.path for slot in slots if slot.action == "create")
@@ -59,16 +61,47 @@ def expired() -> Refusal:
     return Refusal("SNAPSHOT_EXPIRED", "The bytes before this operation are no longer kept. Nothing was written.")
 
 
-def _check(tree: Tree, slot: Slot) -> None:
-    there = tree.look(slot.path)
-    actual = "other" if isinstance(there, v4a.Directory) else tree.version(slot.path)
-    if actual != slot.after:
+def _check(root: Root, tree: Tree, undone: Manifest) -> None:
+    """Refuse unless every file is as the patch left it, beside its bytes too as far as the journal knows that."""
+    there = {slot.path: _version(tree, slot.path) for slot in undone.slots}
+    if all(there[slot.path] == slot.before for slot in undone.slots):
         raise Refusal(
             "VERSION_CONFLICT",
-            f"{slot.path} is at {actual}, the operation left it at {slot.after}. Nothing was written.",
-            next_step="Somebody changed it since; take the change back with a patch of your own.",
-            details={"path": slot.path, "expected": slot.after, "actual": actual},
+            "Every file is as it was before that operation already, so there is nothing to undo. Nothing was written.",
+            next_step="Take it as done; read the files if you are not sure.",
         )
+    carried = {slot.path: slot.metadata for slot in undone.slots}
+    for slot in undone.slots:
+        other = _other_dress(root, slot, carried) if there[slot.path] == slot.after else ""
+        if other is None:
+            continue
+        raise Refusal(
+            "VERSION_CONFLICT",
+            f"{slot.path} is at {there[slot.path]}{other}, the operation left it at {slot.after}. Nothing was written.",
+            next_step="Somebody changed it since; take the change back with a patch of your own.",
+            details={"path": slot.path, "expected": slot.after, "actual": there[slot.path] + other},
+        )
+
+
+def _version(tree: Tree, path: str) -> str:
+    return "other" if isinstance(tree.look(path), v4a.Directory) else tree.version(path)
+
+
+def _other_dress(root: Root, slot: Slot, carried: Mapping[str, Metadata | None]) -> str | None:
+    """Say what the file carries otherwise than the patch left it; None where nothing, or where the umask decided it."""
+    left = slot.given or (None if slot.source is None else carried.get(slot.source))
+    if left is None:
+        return None
+    if slot.mode is not None:
+        left = replace(left, mode=slot.mode)
+    held = root.hold(slot.path)
+    try:
+        now = dress.carried(held)
+    finally:
+        os.close(held)
+    if now.mode != left.mode:
+        return f" with mode {now.mode:04o} instead of {left.mode:04o}"
+    return " with another owner or other attributes" if now != left else None
 
 
 def _kept(undone: Manifest, journal: Journal, tree: Tree) -> dict[int, bytes]:

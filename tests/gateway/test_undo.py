@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,39 @@ async def test_an_undo_is_refused_once_a_file_is_another_and_nothing_is_written(
             found = look(bench.root)
             assert await code(bench, "operation_undo", operation_id=applied["operation_id"]) == "VERSION_CONFLICT"
             assert look(bench.root) == found
+
+
+@pytest.mark.parametrize("path", ["a", "to/here"])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda path: path.chmod(0o640), "with mode 0640 instead of 07"),
+        (lambda path: os.setxattr(path, "user.mine", b"1"), "with another owner or other attributes"),
+    ],
+)
+async def test_an_undo_is_refused_once_a_file_carries_something_else(
+    path: str, change: Callable[[Path], None], said: str
+) -> None:
+    async with open_bench(files=FILES) as bench:
+        dress(bench.root)
+        applied = await bench.call("apply_patch", patch=PATCH)
+        change(bench.root / path)
+        found = look(bench.root)
+        with pytest.raises(Refusal, match="VERSION_CONFLICT") as refused:
+            await bench.call("operation_undo", operation_id=applied["operation_id"])
+        assert f"{path} is at " in refused.value.message
+        assert said in refused.value.message
+        assert look(bench.root) == found
+
+
+async def test_an_undo_that_was_done_already_is_told_as_done() -> None:
+    async with open_bench(files=FILES) as bench:
+        applied = await bench.call("apply_patch", patch=PATCH)
+        await bench.call("operation_undo", operation_id=applied["operation_id"])
+        with pytest.raises(Refusal, match="VERSION_CONFLICT") as refused:
+            await bench.call("operation_undo", operation_id=applied["operation_id"])
+        assert "nothing to undo" in refused.value.message
+        assert "as done" in str(refused.value.next_step)
 
 
 async def test_a_directory_that_somebody_uses_by_now_stays() -> None:
