@@ -277,6 +277,8 @@ class Chunk:
     state: ProcessState
     retained_head: int = 0
     """Bytes at the start that are kept too, where a middle is lost; `retained_from` is behind it then."""
+    replaced: int = 0
+    """Bytes of it that are no UTF-8: each stretch of them stands as U+FFFD in the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +305,7 @@ class Kept:
     output_lost: int
     output_total: Mapping[str, int]
     """Bytes since the start that are known of, for `combined`, `stdout` and `stderr`."""
+    replaced: int = 0
 
     def against(self, cursor: int, total: int) -> Kept:
         """Return it with what is lost behind its end: a disk can fill up, and a spool be removed.

@@ -192,6 +192,11 @@ OUTPUT_CHUNK_BYTES: Final = 65_536
 # Most output of one read_process answer.
 OUTPUT_READ_BYTES: Final = 262_144
 # Most output of one answer of the runner, from which the gateway may cut several.
+OUTPUT_STRANGE_BYTES: Final = 16
+# Bytes that are no UTF-8 and zeros in an answer that is text all the same, however short: a name or two in Latin-1.
+OUTPUT_STRANGE_PERCENT: Final = 10
+# Where they are more than this part of it too, it is base64. A log in Latin-1 has 5; a program, an image, an archive
+# and a database have 25 and more in nearly every answer.
 COMMAND_SHOWN_CHARACTERS: Final = 2_048
 # Most of a command in a list of processes, which may have hundreds; a script in an argument can be megabytes.
 COMMAND_ITEMS: Final = 4096

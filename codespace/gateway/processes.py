@@ -57,7 +57,7 @@ class Processes:
             "replayed": replayed,
             "sandbox": run.spawned.sandbox,
             "network": {"policy": run.workspace.network, "enforcement": run.spawned.network, "decisions": decisions},
-            "notes": [*run.spawned.notes, *run.notes, *chunk.state.notes],
+            "notes": [*run.spawned.notes, *run.notes, *view["notes"]],
         }
 
     async def recorded(self, request: Request, operation: Operation) -> dict[str, Any]:

@@ -133,7 +133,9 @@ def process_view(state: ProcessState, stream: Stream = "combined") -> dict[str, 
 
 def chunk_view(chunk: Chunk, stream: Stream) -> dict[str, Any]:
     """Return one piece of output together with the state of its process."""
-    return process_view(chunk.state, stream) | {
+    state = process_view(chunk.state, stream)
+    return state | {
+        "notes": [*state["notes"], *([_replaced(chunk.replaced)] if chunk.replaced else [])],
         "chunk": chunk.text,
         "encoding": chunk.encoding,
         "stream": stream,
@@ -157,6 +159,12 @@ def kept_view(kept: Kept, state: ProcessState, stream: Stream) -> dict[str, Any]
             kept.output_lost,
             state,
             kept.retained_head,
+            kept.replaced,
         ),
         stream,
     )
+
+
+def _replaced(count: int) -> str:
+    bytes_are = "1 byte of this output is" if count == 1 else f"{count} bytes of this output are"
+    return f"{bytes_are} no UTF-8 and shown as U+FFFD; read_process with encoding `base64` gives them as they are."

@@ -361,6 +361,7 @@ class InProcess:
             piece.retained_head,
             piece.output_lost,
             totals,
+            piece.replaced,
         )
 
     def process(self, process_id: str) -> ProcessState:

@@ -294,6 +294,7 @@ class Supervisor:
             piece.output_lost,
             process.state(),
             piece.retained_head,
+            piece.replaced,
         )
 
     async def wait_output(self, process_id: str, *, cursor: int, stream: Stream) -> None:

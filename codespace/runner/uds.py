@@ -249,6 +249,7 @@ class Uds:
             kept.output_lost,
             known.state,
             kept.retained_head,
+            kept.replaced,
         )
 
 

@@ -47,6 +47,18 @@ async def start_sleeper(visit: Visit) -> tuple[str, list[int]]:
     return started["process_id"], pids
 
 
+async def test_one_byte_that_is_no_utf8_leaves_all_other_output_readable(visit: Visit) -> None:
+    script = r"seq 1500; printf 'caf\351.c\n'; seq 1500"
+    ran = await visit.call("exec_command", command=["sh", "-c", script])
+    again = await visit.call("read_process", process_id=ran["process_id"], encoding="text")
+    lines = "".join(f"{number}\n" for number in range(1, 1501))
+    for told in (ran, again):
+        assert (told["encoding"], told["chunk"], told["eof"]) == ("text", f"{lines}caf\ufffd.c\n{lines}", True)
+        assert [note for note in told["notes"] if note.startswith("1 byte of this output is no UTF-8")], told["notes"]
+    exact = await visit.call("read_process", process_id=ran["process_id"], encoding="base64")
+    assert base64.b64decode(exact["chunk"]) == f"{lines}caf\xe9.c\n{lines}".encode("latin-1")
+
+
 async def test_a_short_command_is_one_call_and_its_streams_are_kept_apart(visit: Visit) -> None:
     ran = await visit.call("exec_command", command=["sh", "-c", "echo out; echo err >&2; pwd"])
     assert ran["process_id"].startswith("proc-")

@@ -93,16 +93,19 @@ async def test_a_list_shows_no_more_of_what_an_agent_does_than_a_line() -> None:
         assert many[2] not in page
 
 
-async def test_output_that_is_no_text_is_shown_as_what_it_is_on_its_page_and_as_it_comes() -> None:
+@pytest.mark.parametrize(("times", "encoding", "shown"), [(1, "text", "\ufffd"), (99, "base64", "\\xff" * 99)])
+async def test_output_that_is_no_text_is_shown_as_what_it_is_on_its_page_and_as_it_comes(
+    times: int, encoding: str, shown: str
+) -> None:
     async with open_bench() as bench, signed_in(bench) as http:
-        words = ["sh", "-c", r"printf 'rm -r <everything>\n\377\033[2J'"]
+        words = ["printf", r"rm -r <everything>\n" + r"\377" * times + r"\033[2J"]
         ran = await bench.call("exec_command", command=words)
-        assert ran["encoding"] == "base64"
+        assert ran["encoding"] == encoding
         page = (await http.get(f"/processes/{ran['process_id']}")).text
-        assert "rm -r &lt;everything&gt;\n\\xff\\x1b[2J</pre>" in page
+        assert f"rm -r &lt;everything&gt;\n{shown}\\x1b[2J</pre>" in page
         stream = (await http.get(f"/processes/{ran['process_id']}/output?cursor=0")).text
         (told,) = [line.removeprefix("data: ") for line in stream.splitlines() if line.startswith("data: ")]
-        assert json.loads(told) == {"text": "rm -r <everything>\n\\xff\\x1b[2J", "eof": True}
+        assert json.loads(told) == {"text": f"rm -r <everything>\n{shown}\\x1b[2J", "eof": True}
 
 
 async def test_a_database_that_cannot_be_read_is_told_on_every_page_and_none_fails() -> None:

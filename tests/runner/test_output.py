@@ -36,8 +36,15 @@ def read(output: Output, cursor: int, *, stream: Stream, limit_bytes: int, encod
     return trio.run(lambda: output.read(cursor, stream=stream, limit_bytes=limit_bytes, encoding=encoding))
 
 
-def content(piece: Piece) -> bytes:
-    return piece.text.encode() if piece.encoding == "text" else base64.b64decode(piece.text, validate=True)
+def bytes_of(piece: Piece, whole: bytes, cursor: int) -> bytes:
+    """Return which bytes of all that was written a piece is for, and see that it gives them."""
+    block = whole[min(max(cursor, 0) + piece.output_lost, piece.cursor) : piece.cursor]
+    if piece.encoding == "base64":
+        assert (base64.b64decode(piece.text, validate=True), piece.replaced) == (block, 0)
+    else:
+        assert piece.text == block.decode(errors="replace")
+        assert piece.replaced == len(block) - len(block.decode(errors="ignore").encode())
+    return block
 
 
 class Cursors(RuleBasedStateMachine):
@@ -78,10 +85,9 @@ class Cursors(RuleBasedStateMachine):
     def read(self, stream: Stream, cursor: int, encoding: Encoding, limit: int) -> Piece:
         whole = self.written[stream]
         piece = read(self.output, cursor, stream=stream, limit_bytes=limit, encoding=encoding)
-        block = content(piece)
+        block = bytes_of(piece, whole, cursor)
         start = piece.cursor - len(block)
         retained = max(0, len(whole) - CAPACITY)
-        assert block == whole[start : piece.cursor]
         assert len(block) <= (max(limit, 4) if encoding == "text" else limit)
         assert piece.retained_from == retained
         first = min(max(cursor, 0), len(whole))
@@ -122,24 +128,44 @@ def test_text_cut_anywhere_comes_back_as_the_same_text(text: str, cuts: list[int
     assert got == text
 
 
-def test_bytes_that_are_no_text_come_as_base64_and_say_so() -> None:
+LINES = b"".join(b"compiling module %d ... ok\n" % number for number in range(1_500))
+
+
+@pytest.mark.parametrize(
+    ("written", "encoding"),
+    [
+        (LINES + b"warning: caf\xe9.c\n" + LINES, "text"),
+        (b"caf\xe9", "text"),
+        (b"lib/module/file.c\0" * 2_000 + b"caf\xe9.c\0", "text"),
+        (b"\0" * 2_000, "text"),
+        ((("bl" + "\u00e4" * 6) * 50).encode("latin-1"), "base64"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(range(256)), "base64"),
+        (b"SQLite format 3\0\xff" + b"table\0\0\0" * 2_000, "base64"),
+    ],
+    ids=["a name in lines", "short", "names between zeros", "UTF-8", "half of it", "an image", "mostly zeros"],
+)
+def test_text_with_some_bytes_that_are_none_is_text_and_only_what_has_many_is_base64(
+    written: bytes, encoding: Encoding
+) -> None:
     output = Output()
-    output.append("stdout", b"\x89PNG\xff")
-    piece = read(output, 0, stream="stdout", limit_bytes=100, encoding="text")
-    assert (piece.encoding, content(piece), piece.cursor) == ("base64", b"\x89PNG\xff", 5)
+    output.append("stdout", written)
+    output.close("stdout")
+    piece = read(output, 0, stream="stdout", limit_bytes=100_000, encoding="text")
+    assert (piece.encoding, bytes_of(piece, written, 0)) == (encoding, written)
 
 
 @pytest.mark.parametrize("limit", range(4, 20))
-def test_one_wrong_byte_costs_its_own_piece_and_no_text_behind_it(limit: int) -> None:
+def test_one_wrong_byte_costs_itself_and_no_text_around_it(limit: int) -> None:
     output = Output()
-    wrong, text = b"\xff", "가é😀나" * 50
-    output.append("stdout", wrong + text.encode())
+    before, behind = "나é" * 5, "가é😀나" * 50
+    written = before.encode() + b"\xff" + behind.encode()
+    output.append("stdout", written)
     output.close("stdout")
     pieces = [read(output, 0, stream="stdout", limit_bytes=limit, encoding="text")]
     while not pieces[-1].eof:
         pieces.append(read(output, pieces[-1].cursor, stream="stdout", limit_bytes=limit, encoding="text"))
-    assert [piece.encoding for piece in pieces] == ["base64"] + ["text"] * (len(pieces) - 1)
-    assert b"".join(map(content, pieces)) == wrong + text.encode()
+    assert "".join(piece.text for piece in pieces) == f"{before}\ufffd{behind}"
+    assert sum(piece.replaced for piece in pieces) == 1
 
 
 def test_half_a_character_is_held_back_until_its_rest_comes() -> None:
@@ -151,15 +177,13 @@ def test_half_a_character_is_held_back_until_its_rest_comes() -> None:
     assert read(output, 3, stream="stdout", limit_bytes=100, encoding="text").text == "é"
 
 
-def test_half_a_character_at_the_end_comes_as_base64_behind_the_text() -> None:
+def test_half_a_character_at_the_end_is_counted_among_the_text() -> None:
     output = Output()
     output.append("stdout", b"caf\xc3")
     for stream in ("stdout", "stderr"):
         output.close(stream)
     piece = read(output, 0, stream="combined", limit_bytes=100, encoding="text")
-    assert (piece.text, piece.eof) == ("caf", False)
-    piece = read(output, piece.cursor, stream="combined", limit_bytes=100, encoding="text")
-    assert (piece.encoding, content(piece), piece.eof) == ("base64", b"\xc3", True)
+    assert (piece.text, piece.replaced, piece.cursor, piece.eof) == ("caf\ufffd", 1, 4, True)
 
 
 def test_after_a_loss_text_goes_on_at_a_whole_character_and_the_rest_counts_as_lost() -> None:

@@ -128,11 +128,12 @@ WHOLE = "".join(f"{number:09}\n" for number in range(100))
 class Asked:
     """The output of a process that has ended; tells what was asked for."""
 
-    def __init__(self, *, lost: int = 0, encoding: Encoding = "text") -> None:
+    def __init__(self, *, lost: int = 0, encoding: Encoding = "text", replaced: int = 0) -> None:
         self.asked: list[tuple[int, int]] = []
         self.gate: trio.Event | None = None
         self._lost = lost
         self._encoding: Encoding = encoding
+        self._replaced = replaced
 
     async def __call__(self, arguments: Mapping[str, Any]) -> Chunk | None:
         self.asked.append((arguments["cursor"], arguments["limit_bytes"]))
@@ -145,7 +146,7 @@ class Asked:
         text = WHOLE[arguments["cursor"] :][: arguments["limit_bytes"]]
         end = arguments["cursor"] + len(text)
         state = ProcessState("proc-1", "exited", 0.0, {"stdout": len(WHOLE)})
-        return Chunk(text, self._encoding, end, end == len(WHOLE), 0, self._lost, state)
+        return Chunk(text, self._encoding, end, end == len(WHOLE), 0, self._lost, state, 0, self._replaced)
 
 
 def asking(cursor: int, process_id: str = "proc-1") -> dict[str, Any]:
@@ -189,8 +190,14 @@ async def test_only_so_much_is_asked_for_at_once() -> None:
 
 @pytest.mark.parametrize(
     ("cursor", "ask"),
-    [(len(WHOLE) - 10, Asked()), (len(WHOLE), Asked()), (10, Asked(lost=5)), (10, Asked(encoding="base64"))],
-    ids=["the end", "behind it", "a hole", "bytes that are no text"],
+    [
+        (len(WHOLE) - 10, Asked()),
+        (len(WHOLE), Asked()),
+        (10, Asked(lost=5)),
+        (10, Asked(encoding="base64")),
+        (10, Asked(replaced=1)),
+    ],
+    ids=["the end", "behind it", "a hole", "bytes that are no text", "a byte of it that is none"],
 )
 async def test_nothing_is_asked_for_behind(cursor: int, ask: Asked) -> None:
     async with trio.open_nursery() as nursery:
@@ -199,7 +206,11 @@ async def test_nothing_is_asked_for_behind(cursor: int, ask: Asked) -> None:
         assert not ahead._stretches
 
 
-@pytest.mark.parametrize("ask", [Asked(lost=5), Asked(encoding="base64")], ids=["a hole", "bytes that are no text"])
+@pytest.mark.parametrize(
+    "ask",
+    [Asked(lost=5), Asked(encoding="base64"), Asked(replaced=1)],
+    ids=["a hole", "bytes that are no text", "a byte of it that is none"],
+)
 async def test_an_answer_with_a_hole_or_no_text_is_left_for_the_worker_to_tell(ask: Asked) -> None:
     async with trio.open_nursery() as nursery:
         ahead = Ahead(nursery)
@@ -267,7 +278,9 @@ def test_whatever_was_written_it_is_cut_as_the_worker_cuts_it(written: bytes, li
         cursor, size = asked["cursor"], limit_of(asked["limit_bytes"], encoding)
         where = Span(cursor, len(written), True, 0, 0)
         piece = cut(written[cursor : cursor + size], where, cursor, encoding=encoding, closed=True)
-        return Chunk(piece.text, piece.encoding, piece.cursor, piece.eof, 0, piece.output_lost, state)
+        return Chunk(
+            piece.text, piece.encoding, piece.cursor, piece.eof, 0, piece.output_lost, state, 0, piece.replaced
+        )
 
     async def ask(asked: Mapping[str, Any]) -> Chunk | None:
         await trio.lowlevel.checkpoint()

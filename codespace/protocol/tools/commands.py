@@ -121,7 +121,14 @@ COMMANDS: Final = (
                 minimum=1,
                 maximum=limits.OUTPUT_CHUNK_BYTES,
             ),
-            ENCODING,
+            Argument(
+                "encoding",
+                "text",
+                "`text`: UTF-8, with U+FFFD for bytes that are none, which a note counts; what is mostly such comes as "
+                "base64 all the same. `base64`: the bytes as they are.",
+                default="text",
+                choices=("text", "base64"),
+            ),
         ),
         result=shapes.OUTPUT,
     ),

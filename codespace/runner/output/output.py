@@ -195,8 +195,8 @@ class Output:
         Args:
             cursor: Absolute byte offset in `stream`; 0 is its start. One behind the end reads as the end.
             limit_bytes: Most bytes to return; as text less than 4 counts as 4, the longest character.
-            encoding: `text` gives whole UTF-8 characters and holds back one that is not complete yet.
-                Bytes that are not UTF-8 come as base64, and the piece says so.
+            encoding: `text` gives whole UTF-8 characters and holds back one that is not complete yet. Bytes that
+                are not UTF-8 come as U+FFFD and are counted; where they are many it is base64, and the piece says so.
         Returns: Piece. `output_lost` counts the bytes between `cursor` and the first byte of the piece:
             what was given up and, as text, the rest of a character whose start was given up.
         Cancel: nothing is consumed.

@@ -1,4 +1,4 @@
-"""Cutting output for a reader: whole characters as text, anything else as base64, every loss counted."""
+"""Cutting output for a reader: whole characters as text, what is no text at all as base64, every loss counted."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import codecs
 from dataclasses import dataclass
 from typing import Final
 
+from codespace import limits
 from codespace.contract import Encoding
 
 CHARACTER_BYTES: Final = 4
@@ -24,6 +25,7 @@ class Piece:
     retained_from: int
     retained_head: int
     output_lost: int
+    replaced: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,15 @@ def cut(block: bytes, where: Span, wanted: int, *, encoding: Encoding, closed: b
         wanted: The cursor that was asked for.
         closed: Nothing will follow the last span.
     """
-    at_end = where.start + len(block) == where.stop
-    text, start, used = _decoded(block, where, wanted, final=at_end and (closed or not where.is_last), want=encoding)
+    final = where.start + len(block) == where.stop and (closed or not where.is_last)
+    start, text, used, replaced = where.start, None, len(block), 0
+    if encoding == "text":
+        torn = _torn_front(block) if start > wanted else 0
+        text, used, replaced = characters(block[torn:], final=final)
+        if _is_binary(block[torn : torn + used], replaced):
+            text, used, replaced = None, torn + used, 0
+        else:
+            start += torn
     end = start + used
     return Piece(
         base64.b64encode(block[:used]).decode("ascii") if text is None else text,
@@ -88,33 +97,25 @@ def cut(block: bytes, where: Span, wanted: int, *, encoding: Encoding, closed: b
         where.retained_from,
         where.retained_head,
         max(0, start - wanted),
+        replaced,
     )
 
 
-def _decoded(block: bytes, where: Span, wanted: int, *, final: bool, want: Encoding) -> tuple[str | None, int, int]:
-    """Return the text (None: it is none), where it starts, and how many bytes it is."""
-    if want == "text":
-        torn = _torn_front(block) if where.start > wanted else 0
-        text, used = characters(block[torn:], final=final)
-        return (text, where.start + torn, used) if text is not None else (None, where.start, torn + used)
-    return None, where.start, len(block)
+def characters(block: bytes, *, final: bool) -> tuple[str, int, int]:
+    """Return the whole characters at the front, their bytes, and how many of these are no UTF-8 and came as U+FFFD.
 
-
-def characters(block: bytes, *, final: bool) -> tuple[str | None, int]:
-    """Return the whole characters at the front and their bytes; None and their bytes where it is not UTF-8.
-
-    An incomplete last character is left out, also where it is not UTF-8: what follows would begin in the middle of one
-    and be no text either, and so on, so that one wrong byte turned all that is behind it into base64. With `final`
-    nothing can complete it: it is given as bytes, but only once it stands alone, so that the text before it still
-    comes as text.
+    An incomplete last character is left out, as its rest may follow; with `final` nothing can complete it.
     """
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    try:
-        text = decoder.decode(block)
-    except UnicodeDecodeError:
-        return None, len(block) if final else len(block) - _torn_end(block)
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(block, final)
     used = len(block) - len(decoder.getstate()[0])
-    return (None, len(block)) if final and block and not used else (text, used)
+    return text, used, used - len(block[:used].decode("utf-8", "ignore").encode())
+
+
+def _is_binary(block: bytes, replaced: int) -> bool:
+    """Return whether a block of which `replaced` bytes are no UTF-8 is no readable text but for them."""
+    most = max(limits.OUTPUT_STRANGE_BYTES, len(block) * limits.OUTPUT_STRANGE_PERCENT // 100)
+    return bool(replaced) and replaced + block.count(0) > most
 
 
 def _torn_front(block: bytes) -> int:
@@ -123,11 +124,3 @@ def _torn_front(block: bytes) -> int:
     while torn < min(len(block), CHARACTER_BYTES - 1) and block[torn] & 0xC0 == 0x80:
         torn += 1
     return torn
-
-
-def _torn_end(block: bytes) -> int:
-    """Return how many bytes at the end begin a character that is not complete yet."""
-    for length in range(1, min(len(block), CHARACTER_BYTES)):
-        if block[-length] & 0xC0 != 0x80:
-            return length if characters(block[-length:], final=False) == ("", 0) else 0
-    return 0

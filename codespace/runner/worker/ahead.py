@@ -35,8 +35,8 @@ class _Stretch:
         self._bytes = b""
 
     def fill(self, whole: Chunk | None, encoding: str) -> None:
-        """Take the answer; one that is not encoded as asked is of no use, as a part of it might be."""
-        if whole is not None and whole.encoding == encoding and not whole.output_lost:
+        """Take the answer; one that is not encoded as asked, or not wholly, is of no use, as a part of it might be."""
+        if whole is not None and _is_plain(whole, encoding):
             self._bytes = whole.text.encode() if encoding == "text" else base64.b64decode(whole.text)
             self._whole = replace(whole, text="")
         self.there.set()
@@ -63,6 +63,7 @@ class _Stretch:
             piece.output_lost,
             whole.state,
             piece.retained_head,
+            piece.replaced,
         )
 
 
@@ -92,8 +93,7 @@ class Ahead:
             arguments: What `page` was the answer to.
         """
         following = {**arguments, "cursor": page.cursor}
-        is_plain = page.encoding == arguments["encoding"] and not page.output_lost
-        if page.eof or not is_plain or page.cursor <= arguments["cursor"]:
+        if page.eof or not _is_plain(page, arguments["encoding"]) or page.cursor <= arguments["cursor"]:
             return
         stretch = self._stretches.get(_reader(arguments))
         if stretch is not None and stretch.page(following) is not None:
@@ -114,6 +114,11 @@ class Ahead:
             whole = await ask(arguments)
         finally:
             stretch.fill(whole, arguments["encoding"])
+
+
+def _is_plain(chunk: Chunk, encoding: str) -> bool:
+    """Return whether its bytes can be had from it: all of them, without a hole."""
+    return chunk.encoding == encoding and not chunk.output_lost and not chunk.replaced
 
 
 def _reader(arguments: Mapping[str, Any]) -> tuple[Any, ...]:
