@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import trio
 
-from codespace import limits
+from codespace import duration, limits
 from codespace.contract import Encoding, Kept, ProcessState, Runner, Stream
 from codespace.errors import Refusal
 from codespace.gateway import policy, trail
@@ -58,18 +58,23 @@ class Elsewhere:
 
     async def find(self, process_id: str) -> Operation:
         """Return the operation of a process that can still be asked about. Raises: Refusal PROCESS_NOT_FOUND."""
+        operation = await self.recorded(process_id)
+        if self._is_past_retention(operation):
+            raise Refusal(
+                "PROCESS_NOT_FOUND",
+                f"The process ended {self._long_ago()}; its output is not kept.",
+                next_step="operation_status with its operation_id still tells how it ended.",
+                process_id=process_id,
+                operation_id=operation.id,
+            )
+        return operation
+
+    async def recorded(self, process_id: str) -> Operation:
+        """Return the operation of a process, however long ago it ended. Raises: Refusal PROCESS_NOT_FOUND."""
         operation = await self._ledger.by_process(process_id)
         if operation is None or operation.state in _NEVER_RAN or self._registry.of_root(operation.root) is None:
             raise Refusal(
                 "PROCESS_NOT_FOUND", "No process of this id is known in a workspace of yours.", process_id=process_id
-            )
-        if self._is_past_retention(operation):
-            raise Refusal(
-                "PROCESS_NOT_FOUND",
-                f"The process ended more than {self._retention_seconds / 60:.0f} minutes ago; its output is not kept.",
-                next_step="operation_status with its operation_id still tells how it ended.",
-                process_id=process_id,
-                operation_id=operation.id,
             )
         return operation
 
@@ -84,7 +89,7 @@ class Elsewhere:
     async def output(
         self, operation: Operation, *, cursor: int, stream: Stream, limit_bytes: int, encoding: Encoding
     ) -> dict[str, Any]:
-        """Return output from `cursor` on, as in read_process."""
+        """Return output from `cursor` on, as in read_process; past its retention all of it counts as lost."""
         runs = await self._runs(operation)
         kept = await self._kept(
             operation, runs, cursor=cursor, stream=stream, limit_bytes=limit_bytes, encoding=encoding
@@ -194,13 +199,16 @@ class Elsewhere:
         ended = operation.finished_at
         return ended is not None and ended < self._wall_clock() - self._retention_seconds
 
+    def _long_ago(self) -> str:
+        return f"more than {duration.words(self._retention_seconds)} ago"
+
     async def _runs(self, operation: Operation) -> bool:
         return operation.state not in _FINAL and await self._instances.lives(operation.instance_id)
 
     async def _kept(
         self, operation: Operation, runs: bool, *, cursor: int, stream: Stream, limit_bytes: int, encoding: Encoding
     ) -> Kept:
-        if operation.spool is None:
+        if operation.spool is None or self._is_past_retention(operation):
             return _NOTHING
         return await self._runner.kept_output(
             operation.spool,
@@ -215,6 +223,8 @@ class Elsewhere:
         record = operation.outcome or {}
         theirs = operation.instance_id != self._instances.own.id
         notes = [THEIRS] if runs and theirs else [GONE] if operation.state not in _FINAL and not runs else []
+        if self._is_past_retention(operation):
+            notes.append(f"It ended {self._long_ago()}: how it ended is recorded, its output is not kept any more.")
         return ProcessState(
             process_id=operation.process_id or "",
             state="running" if runs else "exited",

@@ -61,15 +61,16 @@ class Processes:
         }
 
     async def recorded(self, request: Request, operation: Operation) -> dict[str, Any]:
-        """Return what exec_command answers for a process that only ledger and spool know.
+        """Return what exec_command answers for a process that only ledger and spool know; past its retention only the
+        ledger does.
 
-        Raises: Refusal PROCESS_NOT_FOUND where it is past its retention.
+        Raises: Refusal PROCESS_NOT_FOUND.
         Cancel: nothing changes.
         """
         process_id = operation.process_id or ""
-        found = await self._elsewhere.find(process_id)
+        found = await self._elsewhere.recorded(process_id)
         await self._wait(request.caller, request.arguments["wait_seconds"], lambda: self._elsewhere.wait_ended(found))
-        found = await self._elsewhere.find(process_id)
+        found = await self._elsewhere.recorded(process_id)
         output = await self._elsewhere.output(
             found, cursor=0, stream="combined", limit_bytes=limits.OUTPUT_CHUNK_BYTES, encoding="text"
         )

@@ -298,7 +298,8 @@ def _tail(result: Result) -> list[str]:
     elif not result.get("eof", True):
         lines.append(f"Next: read_process with cursor {cursor}; there is more.")
     encoding = " (base64)" if result.get("encoding") == "base64" else ""
-    nothing = "(no output is kept)" if result.get("termination") == "lost" else "(no output)"
+    is_lost = result.get("termination") == "lost" or result.get("output_lost")
+    nothing = "(no output is kept)" if is_lost else "(no output)"
     return [*lines, f"output{encoding}:", chunk] if chunk else [*lines, nothing]
 
 

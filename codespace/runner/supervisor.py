@@ -17,7 +17,7 @@ from types import TracebackType
 import structlog
 import trio
 
-from codespace import limits
+from codespace import duration, limits
 from codespace.contract import Chunk, Encoding, NetworkNews, ProcessState, Spawned, SpawnRequest, Stream, Workspace
 from codespace.errors import Refusal
 from codespace.runner import environment, program, quota
@@ -398,7 +398,7 @@ class Supervisor:
         except KeyError:
             raise Refusal(
                 "PROCESS_NOT_FOUND",
-                f"No process of this id is live, or ended within the last {self._retention_seconds / 60:.0f} minutes.",
+                f"No process of this id is live, or ended within the last {duration.words(self._retention_seconds)}.",
             ) from None
 
     def _drop_old(self) -> None:

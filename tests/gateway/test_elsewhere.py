@@ -197,6 +197,30 @@ async def test_past_its_retention_a_process_is_not_found_and_its_end_still_is() 
         assert (await bench.call("list_processes"))["processes"] == []
 
 
+@pytest.mark.parametrize("restart", [False, True], ids=["one daemon", "the next daemon"])
+async def test_past_its_retention_a_key_repeats_how_the_process_ended_and_counts_its_output_as_lost(
+    restart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RETAINED_PROCESSES", 1)
+    async with open_bench(options={"retention_seconds": 60}) as bench:
+        asked = {"command": ["sh", "-c", "echo x; exit 7"], "operation_key": "once"}
+        first = await bench.call("exec_command", **asked)
+        await bench.call("exec_command", command=["true"])  # memory lets go of the first
+        bench.advance(61)
+        if restart:
+            await bench.restart()
+        again = await bench.call("exec_command", **asked)
+        for name in ("process_id", "operation_id", "exit_code", "termination", "sandbox", "network", "output_total"):
+            assert again[name] == first[name], name
+        assert (again["replayed"], again["dispatch_status"]) == (True, "confirmed")
+        assert (again["chunk"], again["eof"], again["cursor"], again["output_lost"]) == ("", True, 2, 2)
+        assert again["notes"] == [
+            "It ended more than 60 seconds ago: how it ended is recorded, its output is not kept any more."
+        ]
+        said = await refused("PROCESS_NOT_FOUND", bench, "read_process", process_id=first["process_id"])
+        assert "more than 60 seconds ago" in said.message
+
+
 async def test_what_memory_lets_go_of_is_read_from_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "RETAINED_PROCESSES", 2)
     async with open_bench() as bench:

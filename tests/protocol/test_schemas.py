@@ -73,6 +73,7 @@ ENDED = LOST | {"termination": "timeout", "signal": "SIGKILL", "ended_at": 2.0}
         ("read_process", ENDED | {"chunk": "x", "cursor": 9, "eof": False}, "cursor 9"),
         ("read_process", LOST | {"chunk": "", "cursor": 0, "eof": True}, "(no output is kept)"),
         ("read_process", ENDED | {"chunk": "", "cursor": 0, "eof": True}, "(no output)"),
+        ("read_process", ENDED | {"chunk": "", "cursor": 2, "eof": True, "output_lost": 2}, "(no output is kept)"),
         ("list_processes", {"processes": []}, "No command runs"),
         ("list_processes", {"processes": [ENDED | {"command": ["ls", "-l"]}]}, '["ls", "-l"]'),
         ("search", {"matches": [], "truncated": False, "files_searched": 1}, "0 matches, 1 file searched"),

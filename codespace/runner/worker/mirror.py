@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import trio
 
-from codespace import limits
+from codespace import duration, limits
 from codespace.contract import ProcessState, Spawned
 from codespace.errors import Refusal
 
@@ -88,7 +88,7 @@ class Mirror:
         except KeyError:
             raise Refusal(
                 "PROCESS_NOT_FOUND",
-                f"No process of this id is live, or ended within the last {self._retention_seconds / 60:.0f} minutes.",
+                f"No process of this id is live, or ended within the last {duration.words(self._retention_seconds)}.",
             ) from None
 
     def knows(self, process_id: str) -> bool:
