@@ -59,6 +59,7 @@ class Boxed:
     def __init__(self, prepared: Prepared, held: quota.Held, launch: Launch) -> None:
         self.held = held
         self.notes = prepared.notes
+        self.read_only = prepared.plan.read_only
         self._prepared = prepared
         self._launch = launch
 
@@ -220,6 +221,8 @@ class Boxed:
         outside = (os.path.isabs(name) or "/" not in name) and shutil.which(name, path=path) is not None
         if not outside and (hint := program.syntax_hint(name)) is not None:
             return program.failed(name, "there is no such program inside.", hint)
+        if "/" in name and self._is_own(posixpath.join(self._prepared.plan.cwd, name)):
+            return program.failed(name, "there is no such file in the workspace.", program.ABSENT_HINT)
         why = "it is on this machine but not visible in the sandbox" if outside else "there is no such program inside"
         return program.failed(name, f"{why}.", program.UNSEEN_HINT)
 

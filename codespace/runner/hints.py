@@ -6,11 +6,15 @@ tried the network the kernel tells too, while it still waits for it without a wo
 
 from __future__ import annotations
 
+import posixpath
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from codespace import limits
 from codespace.contract import NetworkPolicy
+from codespace.display import display
+from codespace.sandbox.git import RULING
 
 _NO_NETWORK: Final = re.compile(
     rb"could not resolve (?:host|proxy)|name resolution|name or service not known|network is unreachable|ENOTFOUND"
@@ -30,11 +34,23 @@ _NO_SERVER: Final = re.compile(
 )
 # Within a bounded stretch of a line: one that repeats half of it must not take long.
 _GIT: Final = re.compile(rb"\.git\b", re.IGNORECASE)
-_UNWRITABLE: Final = re.compile(rb"read-only file system|device or resource busy", re.IGNORECASE)
+_RULING: Final = re.compile(
+    rb"\.git/(?:worktrees/[^/\n]+/)?(?:%b)(?![\w-])" % b"|".join(re.escape(name.encode()) for name in RULING),
+    re.IGNORECASE,
+)
+_UNWRITABLE: Final = re.compile(rb"read-only file system|\bEROFS\b|device or resource busy|\bEBUSY\b", re.IGNORECASE)
 _MISSING: Final = re.compile(
     rb": (?:line )?\d{1,6}: [^\n]+: (?:command )?not found$|: command not found(?:: \S+)?$"
-    rb"|required file not found$|bad interpreter: No such file or directory$"
     rb"|^(?:(?:/usr/bin/)?env|setsid): [^\n]+: No such file or directory$"
+)
+_NO_SCRIPT: Final = re.compile(
+    rb": \d{1,6}: (?:exec: )?[^\n:/]*/[^\n:]*: not found$|required file not found$"
+    rb"|bad interpreter: No such file or directory$"
+    rb"|^(?:(?:/usr/bin/)?env|setsid): [^\n:/]*/[^\n:]*: No such file or directory$"
+)
+_CARRIAGE_RETURN: Final = re.compile(
+    rb"\^M: bad interpreter: No such file or directory$"
+    rb"|^(?:/usr/bin/)?env: [^\n:]*\\r\W{1,3}: No such file or directory$"
 )
 _MISSING_BYTES: Final = 400  # the longest line that is looked at for it: the time is its square
 _READ_ONLY: Final = re.compile(rb"read-only file system|\bEROFS\b", re.IGNORECASE)
@@ -62,22 +78,43 @@ NOT_COMMITTING: Final = (
     "(`core.worktree`), or it has no `hooks` or `config`, or some of its branches are "
     "hidden. The operator can remove what is in the way."
 )
+STAYS: Final = (
+    "Commands may commit here, but what decides which programs git runs stays read-only (configuration, hooks, the "
+    "repositories of submodules). Leave such a change to the operator: only their setting `git: unprotected` lets "
+    "commands make it."
+)
 MISSING: Final = (
-    "It seems that a program, or the interpreter in a script's first line, was not found. Commands see /usr, the "
-    "workspace and the operator's `readable_paths`: what is installed elsewhere on this machine (in a home, in /opt) "
-    "the operator can add there and to PATH in `env`."
+    "It seems that a program was not found. Commands see /usr, the workspace and the operator's `readable_paths`: what "
+    "is installed elsewhere on this machine (in a home, in /opt) the operator can add there and to PATH in `env`."
+)
+NO_SCRIPT: Final = (
+    "It seems that a script is not where it was looked for, or that the interpreter in its first line is not. If that "
+    "line ends in CRLF, the carriage return is taken for a part of the interpreter's name: give the file LF line "
+    "endings. An interpreter outside of /usr and the workspace the operator can add to `readable_paths`."
+)
+CARRIAGE_RETURN: Final = (
+    "The first line of the script ends in CRLF, and the carriage return is taken for a part of the interpreter's name: "
+    "give the file LF line endings."
 )
 READ_ONLY: Final = (
-    "Only the workspace, /tmp and HOME can be written in the sandbox; HOME and /tmp are empty and gone after the run."
+    "Only the workspace (but for its protected paths), /tmp and HOME can be written in the sandbox; HOME and /tmp are "
+    "empty and gone after the run."
+)
+PROTECTED: Final = (
+    "Some of the workspace is protected: commands can read it, but not write, replace or remove it, as editors, agents "
+    "or git run what is in it. Leave it alone, or ask the operator to change it. It is: "
 )
 
 
-def look(tail: bytes, *, network: NetworkPolicy, git: str, tried_network: bool = False) -> list[str]:
+def look(
+    tail: bytes, *, network: NetworkPolicy, git: str, read_only: Sequence[str] = (), tried_network: bool = False
+) -> list[str]:
     """Return hints for the end of a command's output.
 
     Args:
         tail: The last limits.HINT_BYTES of it, as a rule.
         network, git: The workspace's settings.
+        read_only: What of the workspace is, relative to the root.
         tried_network: Whether the kernel has counted what had no way out.
     """
     tail = tail[-limits.HINT_BYTES :]
@@ -89,13 +126,32 @@ def look(tail: bytes, *, network: NetworkPolicy, git: str, tried_network: bool =
     if _NO_SERVER.search(tail):
         hints.append(LOOPBACK)
     lines = tail.splitlines()
-    if any(map(_names_missing, lines)):
-        hints.append(MISSING)
-    if git != "unprotected" and any(map(_names_git, lines)):
-        hints.append(GIT if git == "read_only" else NOT_COMMITTING)
-    elif _READ_ONLY.search(tail):
-        hints.append(READ_ONLY)
+    hints += dict.fromkeys(filter(None, map(_missing, lines)))
+    unwritable = list(filter(_UNWRITABLE.search, lines))
+    about_git = [] if git == "unprotected" else list(filter(_names_git, unwritable))
+    if about_git and git == "read_only":
+        hints.append(GIT)
+    elif about_git:
+        is_closed = any(path.endswith(".git") for path in read_only)
+        hints.append(NOT_COMMITTING if is_closed and not all(map(_RULING.search, about_git)) else STAYS)
+    elif unwritable:
+        protected = [path for path in read_only if ".git" not in path.split("/")]
+        hints += _unwritable(b"\n".join(unwritable), protected)
     return hints
+
+
+def _unwritable(said: bytes, protected: Sequence[str]) -> list[str]:
+    """Return hints for lines that say that something cannot be written: by the names in them, which may be short."""
+    named = [path for path in protected if _is_named(posixpath.basename(path).encode("utf-8", "surrogateescape"), said)]
+    # Who replaces a protected file may name a new one beside it only; nothing else in a sandbox is as often busy.
+    if named or (protected and not _READ_ONLY.search(said)):
+        shown = [display(path, limit=200) for path in (named or protected)[: limits.SANDBOX_SHOWN]]
+        return [f"{PROTECTED}{', '.join(shown)}{'' if len(shown) == len(named or protected) else ', ...'}."]
+    return [READ_ONLY] if _READ_ONLY.search(said) else []
+
+
+def _is_named(name: bytes, said: bytes) -> bool:
+    return name in said and re.search(rb"(?<![\w.-])%b(?![\w-])" % re.escape(name), said) is not None
 
 
 def _names_git(line: bytes) -> bool:
@@ -108,6 +164,9 @@ def _names_git(line: bytes) -> bool:
     return named is not None and _UNWRITABLE.search(line, named.end()) is not None
 
 
-def _names_missing(line: bytes) -> bool:
-    """Return whether a line is what shells and `env` say of a program that is not there."""
-    return len(line) <= _MISSING_BYTES and _MISSING.search(line) is not None
+def _missing(line: bytes) -> str | None:
+    """Return the hint for a line that is what shells and `env` say of a program that is not there."""
+    if len(line) > _MISSING_BYTES:
+        return None
+    kinds = ((_CARRIAGE_RETURN, CARRIAGE_RETURN), (_NO_SCRIPT, NO_SCRIPT), (_MISSING, MISSING))
+    return next((told for pattern, told in kinds if pattern.search(line)), None)

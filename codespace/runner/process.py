@@ -225,7 +225,13 @@ class Process:
         is_silent = not self.output.totals["combined"] if self._code is None else self._reason == "timeout"
         tried_network = is_silent and boxed.tried_network()
         workspace, tail = self._held.workspace, self.output.tail(limits.HINT_BYTES)
-        return hints.look(tail, network=workspace.network, git=workspace.git, tried_network=tried_network)
+        return hints.look(
+            tail,
+            network=workspace.network,
+            git=workspace.git,
+            read_only=boxed.read_only,
+            tried_network=tried_network,
+        )
 
     def _resources(self) -> dict[str, float] | None:
         if not self.usage:

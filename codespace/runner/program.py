@@ -24,8 +24,8 @@ _READ_BYTES: Final = 1_048_576
 _hashing = trio.CapacityLimiter(limits.HASH_THREADS)
 _HINTS: Final = {
     errno.ENOEXEC: "It is neither a binary for this machine nor a script with a `#!` line; name its interpreter first.",
-    errno.ENOENT: "Its interpreter (the `#!` line or the loader) does not exist; correct that, or send a program that "
-    "runs it first.",
+    errno.ENOENT: "Its interpreter (the `#!` line, which must not end in CRLF, or the loader) does not exist; correct "
+    "that, or send a program that runs it first.",
     errno.E2BIG: "Its arguments and environment are too large; put them into a file.",
     errno.EAGAIN: "The account has as many processes as it may have; end some first.",
     **dict.fromkeys(shortage.ERRORS, shortage.NEXT_STEP),
@@ -51,7 +51,10 @@ def find(argv0: str, path: str, cwd_fd: int, sees: Sees | None = None) -> str:
     """
     if "/" in argv0:
         if problem := _problem(argv0, cwd_fd, sees):
-            raise failed(argv0, f"{problem}.", {_UNSEEN: UNSEEN_HINT, INERT: INERT_HINT}.get(problem))
+            hints = {_UNSEEN: UNSEEN_HINT, INERT: INERT_HINT}
+            if not posixpath.isabs(argv0):
+                hints[_MISSING] = ABSENT_HINT
+            raise failed(argv0, f"{problem}.", hints.get(problem))
         return argv0
     blocked = None
     for directory in path.split(":"):
@@ -76,6 +79,10 @@ _UNSEEN: Final = "it is not visible in the sandbox"
 UNSEEN_HINT: Final = (
     "Use a program of /usr or of the workspace, or ask the operator to add its directory to `readable_paths` and, for "
     "a bare name, to PATH in `env`."
+)
+ABSENT_HINT: Final = (
+    "Check the path, which is relative to `cwd` (find shows what is there), or send a program of the machine by its "
+    "name."
 )
 LED_OUT_HINT: Final = (
     "Ask the operator to add the installation that it belongs to to `readable_paths`, or make it anew from what is "

@@ -74,6 +74,12 @@ class Plan:
     notes: tuple[str, ...] = ()
     """What a person or a model should know of this run."""
 
+    @property
+    def read_only(self) -> tuple[str, ...]:
+        """What of the workspace the command can only read, relative to the root."""
+        places = (mount.path for mount in self.mounts if mount.kind == "read-only" and within(mount.path, self.root))
+        return tuple(posixpath.relpath(place, self.root) for place in places)
+
 
 def make(
     workspace: Workspace,

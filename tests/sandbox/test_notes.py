@@ -16,6 +16,7 @@ from codespace.sandbox import planted
 from codespace.testing import Bench, open_bench
 
 SECONDS = 60.0
+OWN_GIT = ("git", "-c", "safe.directory=*", "-c", "user.name=a", "-c", "user.email=a@example.org")
 
 
 @pytest.fixture
@@ -132,6 +133,55 @@ async def test_a_repository_that_stays_read_only_where_commands_may_commit_is_ex
             assert hints.NOT_COMMITTING in ran["notes"], ran
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        (*OWN_GIT, "remote", "add", "origin", "https://example.org"),
+        (*OWN_GIT, "branch", "-m", "new"),
+        ("sh", "-c", "echo x > .git/hooks/pre-commit"),
+        ("mv", ".git", "away"),
+    ],
+    ids=["configuration", "a branch of it", "a hook", "all of it"],
+)
+async def test_where_commands_commit_what_stays_read_only_is_not_told_as_a_repository_that_does(
+    command: tuple[str, ...],
+) -> None:
+    with trio.fail_after(SECONDS):
+        async with open_bench(workspace={"git": "commit"}) as bench:
+            await trio.run_process(["git", "init", "-q", str(bench.root)])
+            committed = await run(bench, *OWN_GIT, "commit", "-q", "--allow-empty", "-m", "first")
+            assert (committed["exit_code"], committed["notes"]) == (0, []), committed
+            ran = await run(bench, *command)
+            assert (ran["exit_code"] != 0, ran["notes"]) == (True, [hints.STAYS]), ran
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("sh", "-c", "echo {} > .vscode/settings.json"),
+        ("sh", "-c", "cd .vscode && echo {} > settings.json"),
+        ("rm", ".vscode/settings.json"),
+        ("mv", ".vscode", "away"),
+        ("sed", "-i", "s/a/b/", ".vscode/settings.json"),
+    ],
+    ids=["written", "written there", "removed", "moved", "replaced"],
+)
+async def test_a_write_to_what_is_protected_is_explained_with_its_name(command: tuple[str, ...]) -> None:
+    with trio.fail_after(SECONDS):
+        async with open_bench(files={".vscode/settings.json": "{}\n", ".envrc": ""}) as bench:
+            ran = await run(bench, *command)
+            (note,) = ran["notes"]
+            assert ran["exit_code"] != 0
+            assert note.startswith(hints.PROTECTED), note
+            assert ".vscode/settings.json" in note
+
+
+async def test_a_write_outside_is_not_blamed_on_what_is_protected() -> None:
+    with trio.fail_after(SECONDS):
+        async with open_bench(files={"mise/config.toml": ""}) as bench:
+            assert (await run(bench, "touch", "/usr/promise"))["notes"] == [hints.READ_ONLY]
+
+
 async def test_a_write_outside_is_explained(bench: Bench) -> None:
     ran = await run(bench, "touch", "/usr/made")
     assert hints.READ_ONLY in ran["notes"], ran
@@ -154,7 +204,8 @@ async def test_a_program_that_the_sandbox_does_not_show_is_named_with_the_settin
     [
         ("./script.py", "is not executable", "`python3`"),
         ("script.py", "", "PATH"),
-        ("./missing.py", "there is no such", "program"),
+        ("./missing.py", "there is no such file", "find shows what is there"),
+        ("folder/missing.sh", "there is no such file", "relative to `cwd`"),
         ("ls -la", "", 'or ["sh", "-c", "..."] for shell syntax'),
         ("cd", "", "Send the directory as `cwd`"),
         ("A_1=x", "", "variables as `env`"),
@@ -201,7 +252,20 @@ async def test_a_script_whose_interpreter_is_not_inside_is_explained(bench: Benc
     (bench.root / "script").write_text(f"#!{tmp_path}/toolchain/python\n")
     (bench.root / "script").chmod(0o755)
     ran = await bench.call("exec_command", command=["./script"], wait_seconds=30, tty=tty)
-    assert (ran["exit_code"] in (126, 127), hints.MISSING in ran["notes"]) == (True, True), ran
+    assert (ran["exit_code"] in (126, 127), ran["notes"]) == (True, [hints.NO_SCRIPT]), ran
+
+
+@pytest.mark.parametrize("shell", [(), ("sh", "-c"), ("bash", "-c")], ids=["alone", "sh", "bash"])
+@pytest.mark.parametrize("interpreter", ["/bin/sh", "/usr/bin/env sh"])
+async def test_a_script_with_windows_line_endings_is_told_of_its_carriage_return(
+    bench: Bench, interpreter: str, shell: tuple[str, ...]
+) -> None:
+    (bench.root / "script").write_text(f"#!{interpreter}\r\necho hi\r\n", newline="")
+    (bench.root / "script").chmod(0o755)
+    ran = await run(bench, *shell, "./script")
+    (note,) = ran["notes"]
+    assert ran["exit_code"] == 127
+    assert "carriage return" in note, note
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
