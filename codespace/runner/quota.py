@@ -89,7 +89,10 @@ def is_reached(held: Held, code: int | None, cpu_seconds: float, overruns: Overr
 
 
 def notes(held: Held, code: int | None, overruns: Overruns) -> list[str]:
-    """Return what to say of limits that were reached: which, and the operator's setting."""
+    """Return what to say of limits that were reached: which, and the operator's setting.
+
+    What an rlimit did to a child is known only where the command ended with its child's code.
+    """
     chosen = held.workspace.limits
     found = []
     if overruns.killed:

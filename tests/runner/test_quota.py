@@ -64,6 +64,13 @@ async def test_a_limit_reached_below_a_shell_is_named_though_the_shell_ends_by_i
     assert "limits.file_bytes" in state.notes[0]
 
 
+async def test_a_limit_of_each_process_is_not_named_where_the_shell_swallows_its_childs_end(bench: Bench) -> None:
+    bench.limit(command_file_bytes=1_000)
+    state, text = await bench.run("sh", "-c", "dd if=/dev/zero of=big bs=5000 count=1; echo code $?")
+    assert (state.termination, state.exit_code, state.notes) == ("exited", 0, ())
+    assert "code 153" in text
+
+
 async def test_memory_is_held_by_what_is_said_to_hold_it(bench: Bench) -> None:
     bench.limit(memory_bytes=64 * 1_048_576)
     carried = bench.supervisor.limits(bench.workspace)["memory"]
