@@ -29,6 +29,7 @@ _MODES: Final = frozenset({b"\x00\x00\x81\xa4", b"\x00\x00\x81\xed", b"\x00\x00\
 _STATUS_BYTES: Final = 40
 _LONG: Final = 0xFFF  # the length of a name as long as this or longer
 _MOST_NAME_BYTES: Final = 4_096
+_NUMBER_BYTES: Final = 4  # more than a name's length needs; behind nine git takes a number for 0 and reads on within it
 _SPLIT: Final = re.compile(rb"link(?=([\x00-\x03].{3}))", re.DOTALL)
 """How the part begins that says which index this one was split from, and its length. A file's name can end so too."""
 _SPLITS: Final = 1_024
@@ -124,6 +125,8 @@ def _submodules(data: bytes, size: int, *, checked: bool) -> list[str]:
         if version == 4:
             stripped, start = _varint(data, start)
             end = data.index(b"\0", start)
+            if stripped > len(name):
+                raise ValueError("no name before is so long")
             if begins and stripped != len(name):
                 raise ValueError("who begins to read here finds another name")
             name = name[: len(name) - stripped] + data[start:end]
@@ -187,8 +190,10 @@ def _leads_astray(name: bytes) -> bool:
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    value = data[position] & 0x7F
+    value, last = data[position] & 0x7F, position + _NUMBER_BYTES - 1
     while data[position] & 0x80:
+        if position == last:
+            raise ValueError("git may read another number")
         position += 1
         value = ((value + 1) << 7) | (data[position] & 0x7F)
     return value, position + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import struct
+import time
 import tracemalloc
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -201,6 +202,23 @@ def test_names_that_grow_without_an_end_are_not_read(root: Root) -> None:
         assert tracemalloc.get_traced_memory()[1] < 40_000_000
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("number", [b"\xff" * 12 + b"q", b"\x80" * 4 + b"\0", b"\x02"])
+def test_a_name_that_shares_more_than_the_last_one_has_is_not_read(root: Root, number: bytes) -> None:
+    """Of a number that does not fit 64 bits git takes no byte, so that the name and all behind it are others to it."""
+    packed = struct.pack(">10I", 0, 0, 0, 0, 0, 0, FILE, 0, 0, 0) + BASE
+    data = index([shortened(b"a"), packed + struct.pack(">H", 4) + number + b"name\0"], version=4)
+    assert expected(root, data) is None
+
+
+def test_a_number_without_an_end_is_given_up_at_its_beginning(root: Root) -> None:
+    """One of a megabyte would be worked at for minutes."""
+    packed = struct.pack(">10I", 0, 0, 0, 0, 0, 0, LINK, 0, 0, 0) + BASE + struct.pack(">H", 1)
+    began = time.process_time()
+    data = index([packed + b"\xff" * 100_000 + b"\0x\0"], version=4)
+    assert expected(root, data, checked=False) is None
+    assert time.process_time() - began < 1
 
 
 def test_indexes_that_take_long_are_refused_and_not_waited_for(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
