@@ -30,8 +30,9 @@ _STATUS_BYTES: Final = 40
 _LONG: Final = 0xFFF  # the length of a name as long as this or longer
 _MOST_NAME_BYTES: Final = 4_096
 _NUMBER_BYTES: Final = 4  # more than a name's length needs; behind nine git takes a number for 0 and reads on within it
-_SPLIT: Final = re.compile(rb"link(?=([\x00-\x03].{3}))", re.DOTALL)
-"""How the part begins that says which index this one was split from, and its length. A file's name can end so too."""
+_SPLIT: Final = re.compile(rb"link(?=([\x00-\x1f].{3}))", re.DOTALL)
+"""How the part begins that says which index this one was split from, and its length: git follows one that goes on
+behind the end of the file. A file's name can end so too."""
 _SPLITS: Final = 1_024
 _BASES: Final = 4
 # Most parts that may be meant, and most indexes that are read for them: git writes one.
@@ -73,9 +74,7 @@ def expected(root: Root, directory: str, object_bytes: Callable[[], int], *, che
 def _split_from(root: Root, directory: str, index: bytes, size: int) -> Iterator[bytes | None]:
     """Yield the indexes that one was split from, one at a time; None for what cannot be looked through."""
     splits = list(itertools.islice(_SPLIT.finditer(index), _SPLITS + 1))
-    starts = [
-        found.end() + 4 for found in splits if size <= int.from_bytes(found[1], "big") <= len(index) - found.end() - 4
-    ]
+    starts = [found.end() + 4 for found in splits if size <= int.from_bytes(found[1], "big")]
     paths = [f"{directory}/sharedindex.{name}" for name in sorted({index[at : at + size].hex() for at in starts})]
     there = [path for path in paths if root.stamp(path) is not None]
     if len(splits) > _SPLITS or len(there) > _BASES:

@@ -184,6 +184,16 @@ def test_a_submodule_of_the_index_that_one_was_split_from_is_found(root: Root) -
     assert expected(root, index([], behind=b"link" + struct.pack(">I", 20) + BASE)) == ["sub"]
 
 
+@pytest.mark.parametrize("length", [44, 67_108_864])
+def test_what_an_index_was_split_from_is_read_also_where_the_part_that_says_so_goes_on_behind_the_end(
+    root: Root, length: int
+) -> None:
+    """git does not look where it ends, and the name of the other is where the sum of the whole has to be."""
+    Path(root.path, f"sharedindex.{BASE.hex()}").write_bytes(index([entry(b".git/hooks/post-checkout")]))
+    data = b"DIRC" + struct.pack(">II", 2, 0) + b"link" + struct.pack(">I", length) + BASE
+    assert expected(root, data) is None
+
+
 def test_a_submodule_that_takes_the_place_of_a_file_in_the_index_that_one_was_split_from_is_not_looked_through(
     root: Root,
 ) -> None:
