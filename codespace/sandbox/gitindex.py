@@ -136,7 +136,7 @@ def _submodules(data: bytes, size: int, *, checked: bool) -> list[str]:
             position += (end - position + 8) // 8 * 8
         if length != min(len(name), _LONG) or len(name) > _MOST_NAME_BYTES:
             raise ValueError("the length of a name is not what it is said to be")
-        if checked and mode != _GITLINK and _leads_astray(name):  # of a submodule there is only a directory to be made
+        if checked and _leads_astray(name):  # for a submodule too it removes the file there, and enters the directory
             raise ValueError("a name leads to where no checkout may write")
         if mode in (_GITLINK, _DIRECTORY):
             if not name:

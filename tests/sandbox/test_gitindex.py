@@ -97,9 +97,15 @@ def test_names_that_only_look_so_are_fine(root: Root) -> None:
     assert expected(root, index([entry(name, length=min(len(name), 0xFFF)) for name in names])) == []
 
 
-@pytest.mark.parametrize("name", [b"sub", b"../sub", b".git/sub"])
-def test_where_a_submodule_is_expected_only_a_directory_would_be_made(root: Root, name: bytes) -> None:
-    assert expected(root, index([entry(name, LINK)])) == [os.fsdecode(name)]
+@pytest.mark.parametrize("name", [b"../sub", b".git/sub"])
+def test_a_submodule_is_expected_at_any_place_and_where_commands_write_indexes_at_none_that_leads_astray(
+    root: Root, name: bytes
+) -> None:
+    """A checkout removes the file that is there, and what looks at a submodule runs what a repository there says."""
+    assert expected(root, index([entry(b"sub", LINK)])) == ["sub"]
+    data = index([entry(name, LINK)])
+    assert expected(root, data, checked=False) == [os.fsdecode(name)]
+    assert expected(root, data) is None
 
 
 def test_what_is_not_as_long_as_it_says_is_not_as_git_writes_it(root: Root) -> None:

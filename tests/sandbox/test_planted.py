@@ -110,13 +110,15 @@ def test_what_a_run_makes_under_a_hidden_name_is_told(cage: Cage) -> None:
 def test_a_repository_of_an_earlier_run_that_the_index_has_git_enter_is_told_as_loud(
     repository: Cage, place: str, spelled: str
 ) -> None:
+    """Where git writes no such name, the one with that index is."""
     chosen = repository.having(git="commit")
     made = chosen.sh(f"mkdir -p deep; {making(repository, place)}")
     assert made.loud == ()
     assert not runs_on_the_host(repository)
     stand_in = "z" * len(spelled)
     done = chosen.sh(f"{INDEXED}{stand_in} && {RENAMED} {stand_in} {shlex.quote(spelled)}")
-    assert (done.code, done.planted, done.loud) == (0, (f"{place}/.git",), (f"{place}/.git",))
+    told = (".git",) if ".." in spelled or ".git" in spelled else (f"{place}/.git",)
+    assert (done.code, done.planted, done.loud) == (0, told, told)
     assert chosen.sh("true").planted == ()
     assert runs_on_the_host(repository)  # the control: this is what it is told for
 
@@ -151,12 +153,15 @@ def test_a_submodule_of_a_tree_that_lies_elsewhere_is_looked_for_there(repositor
     assert runs_on_the_host(repository)
 
 
-def test_a_repository_put_among_gits_own_data_where_the_index_expected_one_is_told(repository: Cage) -> None:
-    chosen = repository.having(git="commit")
-    expecting = f"{INDEXED}zgit/objects/evil && {RENAMED} zgit/objects/evil .git/objects/evil"
-    assert chosen.sh(expecting).planted == ()
-    assert chosen.sh(making(repository, ".git/objects/evil")).loud == (".git/objects/evil/.git",)
-    assert runs_on_the_host(repository)
+@pytest.mark.parametrize("place", ["../home/mine", ".git/hooks/pre-commit"])
+def test_a_submodule_in_the_index_where_a_checkout_would_remove_a_file_is_told_as_loud(
+    repository: Cage, place: str
+) -> None:
+    victim = repository.put(place)
+    chosen, stand_in = repository.having(git="commit"), "z" * len(place)
+    assert chosen.sh(f"{INDEXED}{stand_in} && {RENAMED} {stand_in} {place}").loud == (".git",)
+    assert repository.plainly(["git", "checkout", "--", "."]).code == 0
+    assert not victim.is_file()  # the control: this is what it is told for
 
 
 @pytest.mark.parametrize(
