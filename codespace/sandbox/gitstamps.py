@@ -10,6 +10,7 @@ import hashlib
 import itertools
 import os
 import posixpath
+import stat
 import time
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +24,9 @@ from codespace.errors import Refusal
 from codespace.sandbox import shortage
 from codespace.sandbox.gitconfig import WORKTREES
 
-_IN_HAND: Final = ("rebase-merge", "rebase-apply", "sequencer")
+_IN_HAND: Final = ("rebase-merge", "rebase-apply", "sequencer", "MERGE_RR", "MERGE_AUTOSTASH")
+"""The next commit writes over the files that MERGE_RR names, wherever they are, or keeps what they hold; and it takes
+the stash that MERGE_AUTOSTASH names."""
 _MOST_STAMPS: Final = 10_000
 """What one look keeps for as long as its run lasts: some 4 MB. A rebase has some thirty files, or one for each patch.
 """
@@ -40,7 +43,7 @@ class Stamps:
         self._until = time.monotonic() + limits.SANDBOX_SCAN_SECONDS
 
     def take(self, root: Root, directory: str) -> Stamped:
-        """Return the stamps of a directory and of all that lies in it.
+        """Return the stamps of a file, or of a directory and of all that lies in it.
 
         Raises: OSError for a shortage; Refusal SANDBOX_UNAVAILABLE as `look_at_clock` does, and for very many names.
         """
@@ -64,7 +67,7 @@ class Stamps:
         found: list[tuple[str, Stamp | bytes | None]] = []
         for name in names:
             self.look_at_clock()
-            found.append((name, stamp(f"{directory}/{name}")))
+            found.append((name, stamp(posixpath.normpath(f"{directory}/{name}"))))  # of a file there is no `/.`
         return frozenset(found)
 
     def look_at_clock(self) -> None:
@@ -92,9 +95,18 @@ def in_hand(root: Root, path: str, stamps: Stamps) -> dict[str, Stamped]:
     found: dict[str, Stamped] = {}
     for top in (below, *(f"{below}{WORKTREES}/{name}/" for name in _names(root, below + WORKTREES))):
         stamps.look_at_clock()
-        there = (place for name in _IN_HAND if root.stamp(place := top + name) is not None)
+        there = (place for name in _IN_HAND if _is_any(root, place := top + name))
         found |= {place: stamps.take(root, place) for place in there}
     return found
+
+
+def _is_any(root: Root, path: str) -> bool:
+    """Return whether anything is there but an empty file, which git leaves once a conflict is resolved."""
+    try:
+        status = os.stat(path, dir_fd=root.fd, follow_symlinks=False)
+    except OSError:
+        return False
+    return status.st_size > 0 or not stat.S_ISREG(status.st_mode)
 
 
 def _names(root: Root, directory: str, prefix: str = "", most: int | None = None) -> list[str]:

@@ -578,6 +578,45 @@ def test_a_rebase_in_a_linked_worktree_and_in_a_repository_outside_is_told(repos
     assert chosen.sh(f"echo 2 >{whole}/rebase-merge/msgnum").planted == (f"{whole}/rebase-merge",)
 
 
+def test_files_that_the_next_commit_would_write_over_are_told_as_loud(repository: Cage) -> None:
+    """Also where an empty file had been left, as after a conflict that is resolved."""
+    hook = repository.put(".git/hooks/pre-commit", "#!/bin/sh\n", 0o755)
+    repository.put(".git/MERGE_RR", "")
+    chosen, name = repository.having(git="commit"), "a" * 40
+    recorded = f"mkdir -p .git/rr-cache/{name} && cd .git/rr-cache/{name} && cp ../../hooks/pre-commit preimage"
+    told = f"echo evil >postimage && printf '{name}.-1\\t.git/hooks/pre-commit\\0' >../../MERGE_RR"
+    assert chosen.sh(f"{recorded} && {told}").loud == (".git/MERGE_RR",)
+    assert chosen.sh("git status").planted == ()
+    assert repository.plainly(["git", *IDENTITY, "commit", "-q", "--allow-empty", "-m", "second"]).code == 0
+    assert hook.read_text() == "evil\n"  # the control: this is what it is told for
+
+
+def test_a_stash_that_the_next_commit_would_take_is_told_as_loud(repository: Cage) -> None:
+    chosen = repository.having(git="commit")
+    attack = f"""
+    export GIT_INDEX_FILE=/tmp/index && git read-tree HEAD && evil=$(echo evil | git hash-object -w --stdin) &&
+    git update-index --add --cacheinfo 100644,$evil,.vscode/tasks.json && tree=$(git write-tree) &&
+    index=$({commit("commit-tree HEAD^{tree} -p HEAD -m x")}) &&
+    {commit("commit-tree $tree -p HEAD -p $index -m x")} >.git/MERGE_AUTOSTASH
+    """
+    done = chosen.sh(attack)
+    assert (done.code, done.loud) == (0, (".git/MERGE_AUTOSTASH",)), done.err
+    assert repository.plainly(["git", *IDENTITY, "commit", "-q", "--allow-empty", "-m", "second"]).code == 0
+    assert (repository.root / ".vscode/tasks.json").exists()  # the control: this is what it is told for
+
+
+def test_of_conflicts_whose_resolution_git_records_only_one_that_a_command_left_is_told(repository: Cage) -> None:
+    assert repository.plainly(["git", "config", "rerere.enabled", "true"]).code == 0
+    chosen = repository.having(git="commit")
+    branches = f"echo a >file; {commit('commit -qam a')}; git checkout -qb other HEAD~1; echo b >file;"
+    branches += f"{commit('commit -qam b')}; {commit('merge -q -')};"
+    assert chosen.sh(f"{branches} echo c >file; {commit('commit -qam c')}").planted == ()
+    assert (repository.root / ".git/MERGE_RR").read_bytes() == b""  # the control: there was a conflict
+    again = "git checkout -qb more HEAD~1; echo d >file;"
+    done = chosen.sh(f"{again} {commit('commit -qam d')}; {commit('merge -q other')}")
+    assert done.planted == (".git/MERGE_RR",)
+
+
 @pytest.mark.parametrize("place", [".git/rebase-merge", "OUTSIDE"])
 def test_what_git_has_in_hand_is_looked_at_up_to_a_bound_and_refused_beyond_it(
     repository: Cage, monkeypatch: pytest.MonkeyPatch, place: str
