@@ -266,7 +266,7 @@ class Submodules:
     entered: frozenset[str]
     """The `.git` of each repository that stands at one."""
     unread: Mapping[str, Stamped]
-    """The `.git` of each whose index cannot be looked through, and what tells that from another where a command may
+    """The git directory of each whose index cannot be looked through, and what tells that from another where a command may
     write it: what the other has git do is as little known."""
 
 
@@ -291,12 +291,11 @@ def submodules(root: Root, inventory: Inventory, *, checked: bool = False) -> Su
     unread: dict[str, Stamped] = {}
     until = deadline()
     indexes = itertools.chain(_indexes_below(root, inventory, Stamps() if checked else None), _indexes_above(root))
-    for top, index in indexes:
+    for top, repository, index in indexes:
         if time.monotonic() > until:
             raise gitstamps.too_much("the indexes of the git repositories in")
         if index.unread is not None:
-            place = f"{top}/.git".removeprefix(root.path.rstrip("/") + "/")
-            unread[place] = index.unread.union(unread.get(place, ()))
+            unread[repository] = index.unread.union(unread.get(repository, ()))
         for path, is_sparse in _normal(root, top, index.expected):
             if is_sparse:
                 entered.update(found.path for found in inventory.git if found.path.startswith(f"{path}/"))
@@ -331,8 +330,8 @@ def _is_there(root: Root, path: str) -> bool | None:
     return True
 
 
-def _indexes_below(root: Root, inventory: Inventory, stamps: Stamps | None) -> Iterator[tuple[str, _Index]]:
-    """Yield the top of each working tree and what its index says.
+def _indexes_below(root: Root, inventory: Inventory, stamps: Stamps | None) -> Iterator[tuple[str, str, _Index]]:
+    """Yield the top of each working tree, its git directory or gitfile, and what its index says.
 
     Args:
         stamps: None where no command may write an index: names in it are not looked at then.
@@ -341,13 +340,13 @@ def _indexes_below(root: Root, inventory: Inventory, stamps: Stamps | None) -> I
         index = _Index() if found.kind == "link" else _index_of(root, found, stamps)
         beside = posixpath.normpath(posixpath.join(root.path, posixpath.dirname(found.path)))
         for top in (beside, *(gitconfig.tops(root, found) if index.expected else ())):
-            yield top, index
+            yield top, found.path, index
 
 
-def _indexes_above(root: Root) -> Iterator[tuple[str, _Index]]:
+def _indexes_above(root: Root) -> Iterator[tuple[str, str, _Index]]:
     """Yield the same of repositories that the root lies in the trees of."""
     for top, directories in gitconfig.above(root):
-        yield top, _indexed_at(directories[-1])
+        yield top, f"{top}/.git", _indexed_at(directories[-1])
 
 
 def _index_of(root: Root, found: GitDirectory, stamps: Stamps | None) -> _Index:
@@ -357,8 +356,7 @@ def _index_of(root: Root, found: GitDirectory, stamps: Stamps | None) -> _Index:
     command's to say.
     """
     if found.kind != "gitfile":
-        index = _indexed(root, found.path, found, stamps)
-        return _Index(index.expected) if found.kind == "bare" else index  # it has one where it is told of a tree
+        return _indexed(root, found.path, found, stamps)  # a bare one has one where it is told of a tree
     directory = gitconfig.leads_to(root, found.path)
     own = root.path.rstrip("/") + "/"
     if directory.startswith(own):

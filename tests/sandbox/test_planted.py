@@ -306,6 +306,26 @@ def test_a_name_in_the_index_that_has_a_checkout_write_where_none_may_is_told_as
     assert written.read_text() == "evil\n"  # the control: this is what it is told for
 
 
+def test_a_name_in_the_index_of_a_repository_whose_tree_lies_elsewhere_is_told_as_loud(repository: Cage) -> None:
+    """Nothing that lies in it, or leads to it, is called `.git`."""
+    tree = repository.base / "home" / "tree"
+    store, name = repository.root / "store", "../../root/store/hooks/post-checkout"
+    assert repository.plainly(["git", "init", "-q", f"--separate-git-dir={store}", str(tree)]).code == 0
+    chosen = repository.having(git="commit")
+    script, stand_in = shlex.quote(f"#!/bin/sh\ntouch {mark(repository)}\n"), "z" * len(name)
+    adding = f"printf '%b' {script} | git hash-object -w --stdin"
+    done = chosen.sh(
+        f"export GIT_DIR=store; git update-index --add --cacheinfo 100755,$({adding}),{stand_in} && "
+        f"{RENAMED.replace('.git/index', 'store/index')} {stand_in} {name}"
+    )
+    assert (done.code, done.loud) == (0, ("store",)), done.err
+    assert chosen.sh("true").planted == ()
+    repository.plainly(["git", "checkout-index", "-a"], cwd=str(tree))
+    repository.plainly(["git", *IDENTITY, "commit", "-qam", "x"], cwd=str(tree))
+    repository.plainly(["git", "checkout", "-q", "-b", "other"], cwd=str(tree))
+    assert mark(repository).exists()  # the control: this is what it is told for
+
+
 # --- what cannot be looked into ---
 
 
