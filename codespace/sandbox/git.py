@@ -25,7 +25,7 @@ from codespace.errors import Refusal
 from codespace.sandbox import gitconfig, gitindex, gitstamps, gitways, shortage
 from codespace.sandbox.gitconfig import WORKTREES
 from codespace.sandbox.gitstamps import Stamped, Stamps
-from codespace.sandbox.scan import GitDirectory, Inventory
+from codespace.sandbox.scan import GitDirectory, Inventory, is_git_name
 
 Mode = Literal["read_only", "commit", "unprotected"]
 
@@ -186,7 +186,7 @@ def _worktrees(root: Root, path: str, workspace: str) -> tuple[list[str], list[s
         os.close(descriptor)
     for name in names:
         below = f"{path}/{name}/"
-        if _tree_lies_in(root, below, workspace) and _guarded(root, below, _guards(root, f"{path}/{name}")):
+        if _tree_in(root, below, workspace) and _guarded(root, below, _guards(root, f"{path}/{name}")):
             writable.append(f"{path}/{name}")
             closed += [below + part for part in (*_OF_WORKTREE, *RULING) if _kind(root, below + part)]
         elif _kind(root, f"{path}/{name}"):
@@ -201,17 +201,18 @@ def _guards(root: Root, worktree: str) -> Mapping[str, bytes | None]:
     return {**_GUARDS_OF_WORKTREE, "modules": None} if has_submodules else _GUARDS_OF_WORKTREE
 
 
-def _tree_lies_in(root: Root, below: str, workspace: str) -> bool:
+def _tree_in(root: Root, below: str, workspace: str) -> str | None:
+    """Return where the tree of a linked worktree is; None where that is not in the workspace."""
     if not all(_kind(root, below + name) for name in _OF_WORKTREE):
-        return False
+        return None
     try:
         data, _ = root.read(below + "gitdir", _SMALL_BYTES)
     except Refusal:
-        return False
+        return None
     said = gitways.pointed(os.fsdecode(data), string.whitespace)
     gitfile = os.path.join(root.path, below, said)  # git 2.48 can make it relative
     tree = os.path.dirname(os.path.normpath(gitfile))
-    return f"{tree}/".startswith(workspace.rstrip("/") + "/")
+    return tree if f"{tree}/".startswith(workspace.rstrip("/") + "/") else None
 
 
 def _guarded(root: Root, below: str, guards: Mapping[str, bytes | None]) -> bool:
@@ -266,8 +267,8 @@ class Submodules:
     entered: frozenset[str]
     """The `.git` of each repository that stands at one."""
     unread: Mapping[str, Stamped]
-    """The git directory of each whose index cannot be looked through, and what tells that from another where a command may
-    write it: what the other has git do is as little known."""
+    """The git directory of each whose index cannot be looked through, and what tells that from another where a command
+    may write it: what the other has git do is as little known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,18 +280,24 @@ class _Index:
     """What tells it from another where it cannot be looked through; of one that no command writes, nothing."""
 
 
-def submodules(root: Root, inventory: Inventory, *, checked: bool = False) -> Submodules:
+def submodules(root: Root, inventory: Inventory, *, checked: bool = False, outside: Sequence[str] = ()) -> Submodules:
     """Return the submodules of all repositories that lie below the root or have it in their trees.
 
     Args:
         checked: Whether the names in their indexes are looked at too, as where commands may write those.
+        outside: Git directories outside of the root that commands may write to; looked at in the same way.
     Raises: OSError, Refusal for a shortage; Refusal SANDBOX_UNAVAILABLE for what takes long.
     """
     places: dict[str, bool] = {}
     entered: set[str] = set()
     unread: dict[str, Stamped] = {}
     until = deadline()
-    indexes = itertools.chain(_indexes_below(root, inventory, Stamps() if checked else None), _indexes_above(root))
+    stamps = Stamps()
+    indexes = itertools.chain(
+        _indexes_below(root, inventory, stamps if checked else None),
+        _indexes_above(root, outside),
+        *(_indexes_outside(root, directory, stamps) for directory in outside),
+    )
     for top, repository, index in indexes:
         if time.monotonic() > until:
             raise gitstamps.too_much("the indexes of the git repositories in")
@@ -343,10 +350,41 @@ def _indexes_below(root: Root, inventory: Inventory, stamps: Stamps | None) -> I
             yield top, found.path, index
 
 
-def _indexes_above(root: Root) -> Iterator[tuple[str, str, _Index]]:
-    """Yield the same of repositories that the root lies in the trees of."""
+def _indexes_above(root: Root, outside: Sequence[str]) -> Iterator[tuple[str, str, _Index]]:
+    """Yield the same of repositories that the root lies in the trees of, but for what `_indexes_outside` does."""
     for top, directories in gitconfig.above(root):
-        yield top, f"{top}/.git", _indexed_at(directories[-1])
+        if (place := f"{top}/.git") not in outside:
+            yield top, place, _indexed_at(directories[-1])
+
+
+def _indexes_outside(root: Root, directory: str, stamps: Stamps) -> Iterator[tuple[str, str, _Index]]:
+    """Yield the same of a git directory outside and of its linked worktrees in the root, but for the root itself.
+
+    One that is not called `.git` may lie in its tree, wherever that begins: what is expected in it, a command can put
+    there, so such an index is as one that cannot be looked through.
+    """
+    with Root.open(directory) as repository:
+        itself = GitDirectory(".", "bare")
+        index = _indexed(repository, ".", itself, stamps)
+        if not is_git_name(posixpath.basename(directory)):
+            led = any(_leads_into(directory, path) for path in index.expected)
+            index = _Index(unread=stamps.take_index(repository, ".") if led else index.unread)
+        yield posixpath.dirname(directory), directory, index
+        for name in gitstamps.names(repository, WORKTREES):
+            stamps.look_at_clock()
+            own = f"{WORKTREES}/{name}"
+            tree = _tree_in(repository, f"{own}/", root.path)
+            if tree is not None and tree != root.path:
+                yield tree, f"{directory}/{own}", _indexed(repository, own, itself, stamps)
+
+
+def _leads_into(directory: str, path: str) -> bool:
+    """Return whether a path in an index leads into a git directory, if its tree begins anywhere above that; or to what
+    has it in it, where it stands for all below."""
+    parts = directory.strip("/").split("/")
+    places = ["/".join(parts[at:]) + "/" for at in range(len(parts))]
+    whole = f"{posixpath.normpath(path)}/"
+    return any(whole.startswith(own) or (path.endswith("/") and own.startswith(whole)) for own in places)
 
 
 def _index_of(root: Root, found: GitDirectory, stamps: Stamps | None) -> _Index:

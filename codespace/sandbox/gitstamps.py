@@ -60,12 +60,12 @@ class Stamps:
     def _take(
         self, root: Root, directory: str, first: str, prefix: str, stamp: Callable[[str], Stamp | bytes | None]
     ) -> Stamped:
-        names = (first, *_names(root, directory, prefix, self._room))
-        self._room -= len(names)
+        looked = (first, *names(root, directory, prefix, self._room))
+        self._room -= len(looked)
         if self._room < 0:
             raise _too_many(root, directory)
         found: list[tuple[str, Stamp | bytes | None]] = []
-        for name in names:
+        for name in looked:
             self.look_at_clock()
             found.append((name, stamp(posixpath.normpath(f"{directory}/{name}"))))  # of a file there is no `/.`
         return frozenset(found)
@@ -93,7 +93,7 @@ def in_hand(root: Root, path: str, stamps: Stamps) -> dict[str, Stamped]:
     """
     below = "" if path == "." else path + "/"
     found: dict[str, Stamped] = {}
-    for top in (below, *(f"{below}{WORKTREES}/{name}/" for name in _names(root, below + WORKTREES))):
+    for top in (below, *(f"{below}{WORKTREES}/{name}/" for name in names(root, below + WORKTREES))):
         stamps.look_at_clock()
         there = (place for name in _IN_HAND if _is_any(root, place := top + name))
         found |= {place: stamps.take(root, place) for place in there}
@@ -109,13 +109,17 @@ def _is_any(root: Root, path: str) -> bool:
     return status.st_size > 0 or not stat.S_ISREG(status.st_mode)
 
 
-def _names(root: Root, directory: str, prefix: str = "", most: int | None = None) -> list[str]:
+def names(root: Root, directory: str, prefix: str = "", most: int | None = None) -> list[str]:
+    """Return the names that lie in a directory and begin with `prefix`; none where it cannot be listed.
+
+    Raises: OSError for a shortage.
+    """
     try:
         descriptor = root.open_listing(directory)
         try:
             with os.scandir(descriptor) as entries:
-                names = (entry.name for entry in entries)
-                return list(itertools.islice((name for name in names if name.startswith(prefix)), most))
+                found = (entry.name for entry in entries)
+                return list(itertools.islice((name for name in found if name.startswith(prefix)), most))
         finally:
             os.close(descriptor)
     except OSError as error:

@@ -67,7 +67,7 @@ def see(
     """
     return Sight(
         inventory,
-        git.submodules(root, inventory, checked=commits),
+        git.submodules(root, inventory, checked=commits, outside=outside),
         frozenset((*links, *_links(root, inventory if commits else Inventory(), writable))),
         _in_hand(root, inventory if commits else Inventory(), outside),
         frozenset(_covered(root, inventory)),

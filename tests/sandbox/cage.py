@@ -146,8 +146,8 @@ class Cage:
             before = planted.see(
                 root, found, ways.links, commits=box._commits(self.workspace), outside=box._outside(self.workspace)
             )
-            etc, links = ETC.masks(), before.links
-            made = plan.make(self.workspace, root, found, command=command, cwd=cwd, env=env, etc=etc, links=links)
+            seen = {"etc": ETC.masks(), "submodules": before.submodules, "links": before.links}
+            made = plan.make(self.workspace, root, found, command=command, cwd=cwd, env=env, **seen)
         equipment = spawn.Equipment(self.bubblewrap, mechanisms.look())
         return box.Prepared(self.workspace, made, equipment, before, tuple(protected), scan.Memory())
 

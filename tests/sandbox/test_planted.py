@@ -306,6 +306,63 @@ def test_a_name_in_the_index_that_has_a_checkout_write_where_none_may_is_told_as
     assert written.read_text() == "evil\n"  # the control: this is what it is told for
 
 
+HOOK = "#!/bin/sh\ntouch %s\n"
+
+
+@pytest.fixture
+def linked(repository: Cage) -> Cage:
+    """A workspace that is a linked worktree, with another one in it, of a repository outside."""
+    for place in ("../tree", "../tree/inner"):
+        assert repository.plainly(["git", *IDENTITY, "worktree", "add", "-q", place]).code == 0
+    return repository.having(root=str(repository.base / "tree"), git="commit")
+
+
+@pytest.mark.parametrize(
+    ("own", "tree", "name"),
+    [
+        (".git", "root", ".git/hooks/post-checkout"),
+        (".git/worktrees/inner", "tree/inner", "../../root/.git/hooks/post-checkout"),
+    ],
+)
+def test_a_name_that_leads_astray_in_an_index_of_a_repository_outside_is_told_as_loud(
+    linked: Cage, own: str, tree: str, name: str
+) -> None:
+    whole, stand_in, where = f"{linked.base}/root/{own}", "z" * len(name), str(linked.base / tree)
+    index = f"GIT_INDEX_FILE={whole}/index"
+    assert linked.sh(f"{index} git update-index --refresh && touch file && {commit()}").planted == ()
+    hook = f"printf '%b' {shlex.quote(HOOK % mark(linked))} | git hash-object -w --stdin"
+    adding = f"{index} git update-index --add --cacheinfo 100755,$({hook}),{stand_in}"
+    done = linked.sh(f"{adding} && {RENAMED.replace('.git/index', f'{whole}/index')} {stand_in} {name}")
+    assert (done.code, done.loud) == (0, (whole,)), done.err
+    assert linked.sh("true").planted == ()
+    linked.plainly(["git", "checkout-index", "-a"], cwd=where)
+    linked.plainly(["git", *IDENTITY, "checkout", "-q", "-f", "-b", "other"], cwd=where)
+    assert mark(linked).exists()  # the control: this is what it is told for
+
+
+@pytest.mark.parametrize(("name", "is_bare"), [(".git/evil", False), ("store/evil", True)])
+def test_a_repository_in_a_repository_outside_that_an_index_there_has_git_enter_is_told_as_loud(
+    linked: Cage, name: str, is_bare: bool
+) -> None:
+    """By whatever name: a repository that is not called `.git` can lie in its tree all the same."""
+    top = linked.base / "root"
+    if is_bare:
+        linked.plainly(["mv", ".git", "store"], cwd=str(top))
+        linked.plainly(["sh", "-c", "echo gitdir: store >.git && git worktree repair"], cwd=str(top))
+    whole, stand_in = top / os.path.dirname(name), "z" * len(name)
+    assert linked.sh(making(linked, str(top / name))).planted == ()
+    index = f"GIT_INDEX_FILE={whole}/index {INDEXED}{stand_in}"
+    done = linked.sh(f"{index} && {RENAMED.replace('.git/index', f'{whole}/index')} {stand_in} {name}")
+    assert (done.code, done.loud) == (0, (str(whole),)), done.err
+    linked.plainly(["git", *IDENTITY, "status"], cwd=str(top))
+    assert mark(linked).exists()  # the control: this is what it is told for
+
+
+def test_where_an_index_outside_expects_a_submodule_in_the_workspace_none_can_be_put(linked: Cage) -> None:
+    assert linked.sh(f"mkdir inner/sub; cd inner && {INDEXED}sub").code == 0
+    assert linked.sh(making(linked, "inner/sub")).code != 0
+
+
 def test_a_name_in_the_index_of_a_repository_whose_tree_lies_elsewhere_is_told_as_loud(repository: Cage) -> None:
     """Nothing that lies in it, or leads to it, is called `.git`."""
     tree = repository.base / "home" / "tree"
