@@ -145,6 +145,9 @@ class Crew:
             line = Line(hire.connect(self._leaf, worker), limits.WORKER_HELLO_BYTES)
             try:
                 await hire.greet(line, secret, self._orders)
+                # Whose caller is gone by now must not live on: `started` would say nothing, and leave it to live, behind
+                # a shield, in the nursery of that caller, who would wait for its end with the lock in hand.
+                await trio.lowlevel.checkpoint_if_cancelled()
             except BaseException:
                 line.close()
                 raise
