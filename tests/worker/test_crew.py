@@ -14,6 +14,7 @@ import pytest
 import structlog.testing
 import trio
 
+from codespace import limits
 from codespace.runner import uds
 from codespace.runner.uds import Uds
 from codespace.runner.worker import hire
@@ -47,7 +48,7 @@ async def kill(runner: Uds) -> None:
 
 @asynccontextmanager
 async def bounded(runner: Uds) -> AsyncIterator[None]:
-    """Fail where the block takes long; a shield that keeps somebody waiting ends with the worker, and with nothing else."""
+    """Fail where the block takes long; a shield that keeps somebody waiting ends with the worker and nothing else."""
     async with trio.open_nursery() as nursery:
 
         async def end() -> None:
@@ -81,3 +82,28 @@ async def test_a_caller_who_goes_in_the_turn_in_which_a_workers_hello_arrives_ta
         assert scope.cancelled_caught
         assert runner.worker is None, "a worker that was being started is ended again"
         assert await runner.leftovers() == ()
+
+
+async def test_a_worker_that_the_kernel_holds_is_given_up_in_time_and_the_next_one_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path) as runner:
+        held = runner._crew._worker
+        assert held is not None
+        try:
+            with monkeypatch.context() as patch:
+                patch.setattr(limits, "WORKER_STOP_SECONDS", 0.05)
+                patch.setattr(limits, "WORKER_TREES_SECONDS", 0.05)
+                patch.setattr(hire.Worker, "kill", lambda _: None)  # a SIGKILL that waits for the kernel
+                os.kill(held.pid, signal.SIGSTOP)
+                link = runner._crew.link_nowait()
+                assert link is not None
+                link.close()
+                with trio.fail_after(10):
+                    await runner._crew.wait_buried(1)
+            assert processes.is_alive(held.pid)
+            assert await runner.leftovers() == ()
+            assert runner.worker not in (None, held.pid)
+        finally:
+            held._process.kill()
+            held._process.wait()

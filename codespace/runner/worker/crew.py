@@ -145,8 +145,8 @@ class Crew:
             line = Line(hire.connect(self._leaf, worker), limits.WORKER_HELLO_BYTES)
             try:
                 await hire.greet(line, secret, self._orders)
-                # Whose caller is gone by now must not live on: `started` would say nothing, and leave it to live, behind
-                # a shield, in the nursery of that caller, who would wait for its end with the lock in hand.
+                # Whose caller is gone by now must not live on: `started` would quietly leave it, and its shield, in the
+                # nursery of that caller, who would wait for its end with the lock in hand.
                 await trio.lowlevel.checkpoint_if_cancelled()
             except BaseException:
                 line.close()
@@ -155,23 +155,28 @@ class Crew:
         raise NotHired(f"it did not start within {limits.WORKER_START_SECONDS:g} s")
 
     async def _bury(self, worker: Worker, relaying: trio.CancelScope, *, orderly: bool) -> None:
-        """Wait until a worker and what it had started are gone; kill it where it does not end by itself."""
-        if orderly:
-            with trio.move_on_after(limits.WORKER_STOP_SECONDS):
-                await worker.wait()
-        worker.kill()
-        with trio.move_on_after(limits.WORKER_TREES_SECONDS):
-            code = await worker.wait()
-            log.debug("the runner's process has ended", worker=worker.pid, code=code)
-        with trio.move_on_after(limits.WORKER_TREES_SECONDS) as patience:
-            await worker.silent.wait()
-        if patience.cancelled_caught:
-            log.error("something that the runner had started may still be there", worker=worker.pid)
-        relaying.cancel()
-        worker.close()
-        self._worker = None
-        self._left(self._number)
-        self._buried.set()
+        """Wait until a worker and what it had started are gone; kill it where it does not end by itself.
+
+        Cancel: it is let go of as it is.
+        """
+        try:
+            if orderly:
+                with trio.move_on_after(limits.WORKER_STOP_SECONDS):
+                    await worker.wait()
+            worker.kill()
+            with trio.move_on_after(limits.WORKER_TREES_SECONDS):
+                code = await worker.wait()
+                log.debug("the runner's process has ended", worker=worker.pid, code=code)
+            with trio.move_on_after(limits.WORKER_TREES_SECONDS):
+                await worker.silent.wait()
+        finally:  # also of one that the kernel holds to the caller's deadline: the next is waited for
+            if not worker.silent.is_set():
+                log.error("something that the runner had started may still be there", worker=worker.pid)
+            relaying.cancel()
+            worker.close()
+            self._worker = None
+            self._left(self._number)
+            self._buried.set()
 
     async def _relay(self, worker: Worker, scope: trio.CancelScope) -> None:
         """Pass the worker's log on as ours, so that it is written, bounded and redacted like ours."""
