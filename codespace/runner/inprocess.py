@@ -113,7 +113,7 @@ class InProcess:
         self._patcher = patcher
         self._supervisor = supervisor
         self._turns = Turns(limits.READS_AT_ONCE)
-        self._counting = trio.CapacityLimiter(1)
+        self._counting = Turns(1)
         """Counts take their time, and none of the threads that calls wait for."""
 
     # --- what is in force ---
@@ -192,10 +192,19 @@ class InProcess:
 
     async def hard_links(self, workspace: Workspace) -> HardLinks:
         sandboxed = await self.command_sandbox(workspace) == "linux-sandbox"
-        count = partial(hardlinks.count, workspace, protected_paths(workspace), _walk_slowly, sandboxed=sandboxed)
-        return await trio.to_thread.run_sync(
-            count, abandon_on_cancel=True, limiter=self._counting, thread_name="codespace hard links"
-        )
+
+        def count() -> HardLinks:
+            return hardlinks.count(workspace, protected_paths(workspace), _walk_slowly, sandboxed=sandboxed)
+
+        # The count has its own end, and looks for it between two entries: a hung filesystem never comes to the next.
+        with trio.move_on_after(limits.HARD_LINK_SECONDS + limits.ROOT_ANSWER_SECONDS):
+            return await trio.to_thread.run_sync(
+                count,
+                abandon_on_cancel=True,
+                limiter=self._counting.of(workspace),
+                thread_name="codespace hard links",
+            )
+        return HardLinks(0, (), complete=False)
 
     # --- files ---
 

@@ -22,7 +22,7 @@ from codespace.sandbox.scan import is_git_name
 
 _FILES: Final = 100_000
 # Most files with names still to be found that are remembered at once: some 40 MB.
-_PARTLY: Final = "the root was too large to be looked at whole, or parts of it are closed."
+_PARTLY: Final = "the root was too large or too slow to be looked at whole, or parts of it are closed."
 
 Pace = Callable[[], None]
 """Called every limits.HARD_LINK_BATCH entries; may wait, and raises what ends the count."""

@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,40 @@ async def test_a_long_count_holds_up_neither_the_start_nor_a_call_nor_the_stop(m
             assert (await bench.call("exec_command", command=["true"], wait_seconds=20))["exit_code"] == 0
             assert gate._links._found == {}
             assert counting()
+    await until(lambda: not counting())
+
+
+async def test_a_root_that_hangs_is_not_counted_and_holds_up_no_other_count(
+    tmp_path: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hung, released, count = (
+        replace(workspace, id="hung", root=str(tmp_path / "hung")),
+        threading.Event(),
+        hardlinks.count,
+    )
+
+    def count_or_hang(asked: Workspace, *arguments: Any, **named: Any) -> HardLinks:
+        if asked is hung:
+            released.wait()
+        return count(asked, *arguments, **named)
+
+    monkeypatch.setattr(hardlinks, "count", count_or_hang)
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    async with open_runner(
+        state_dir=str(state), rg_path=None, bwrap_path=None, retention_seconds=60, wall_clock=time.time
+    ) as runner:
+        try:
+            with trio.fail_after(PATIENCE_SECONDS):
+                with monkeypatch.context() as patch:
+                    patch.setattr(limits, "HARD_LINK_SECONDS", 0.05)
+                    patch.setattr(limits, "ROOT_ANSWER_SECONDS", 0.05)
+                    told = await runner.hard_links(hung)
+                assert told == HardLinks(0, (), complete=False)
+                assert "is not known" in str(hardlinks.sentence(told))
+                assert await runner.hard_links(workspace) == HardLinks(1, ("deep/linked",), complete=True)
+        finally:
+            released.set()
     await until(lambda: not counting())
 
 
