@@ -385,6 +385,8 @@ WORKER_STOP_SECONDS: Final = 12.0
 # For a worker to end its processes and helpers in order (STOP_END_SECONDS and theirs); then it is killed.
 WORKER_TREES_SECONDS: Final = 5.0
 # After the end of a worker, for what it had started to be gone; its monitors kill within milliseconds.
+WORKER_TOTALS_SECONDS: Final = 2.0
+# To look how much of what its processes wrote lies on disk, some milliseconds; then what was told last is what counts.
 WORKER_LOG_BYTES: Final = 65_536
 # Longest line of a worker's log that is passed on.
 

@@ -26,6 +26,7 @@ from codespace.testing.site import RUNNER, tree
 
 from ..sandbox.until import until
 from ..spooled import kept_bytes
+from .exchanged import exchange
 
 PATCH = "*** Begin Patch\n*** Update File: a.txt\n@@\n-old\n+new\n*** Add File: b.txt\n+b\n*** End Patch\n"
 OLD, NEW = {"a.txt": b"old\n"}, {"a.txt": b"new\n", "b.txt": b"b\n"}
@@ -85,6 +86,29 @@ async def test_a_killed_worker_takes_its_processes_along_and_they_are_lost() -> 
         stdin = await refused(bench, "write_stdin", process_id=begun["process_id"], data="x")
         assert stdin.code == "PROCESS_EXITED"
         assert (await bench.call("exec_command", command=["true"]))["exit_code"] == 0
+
+
+async def test_output_that_nobody_was_told_of_yet_counts_as_far_as_it_lies_on_the_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    exchange(monkeypatch, "codespace.limits", "WORKER_NEWS_SECONDS", 600.0)
+    async with bench_with() as bench:
+        command = ["sh", "-c", "echo told; read _; echo untold; echo as well >&2; sleep 1000"]
+        begun = await bench.call("exec_command", command=command, open_stdin=True, wait_seconds=0, operation_key="k")
+        process_id, whole = begun["process_id"], "told\nuntold\nas well\n"
+        known = bench.daemon.tools._runner.process  # type: ignore[attr-defined]
+        await until(lambda: known(process_id).output_total["combined"])
+        await bench.call("write_stdin", process_id=process_id, data="\n")
+        await until(lambda: kept_bytes(bench.site.state) == len(whole))
+        assert known(process_id).output_total["combined"] == len("told\n")
+        os.kill(worker(bench), signal.SIGKILL)
+        with trio.fail_after(60):
+            ended = await bench.call("read_process", process_id=process_id, wait_seconds=20)
+        assert (ended["termination"], ended["output_total"]) == ("lost", len(whole))
+        assert sorted(ended["chunk"].splitlines()) == sorted(whole.splitlines()), "two pipes have no order"
+        totals = {"combined": len(whole), "stdout": len("told\nuntold\n"), "stderr": len("as well\n")}
+        recorded = await bench.call("operation_status", operation_key="k")
+        assert recorded["outcome"]["output_total"] == totals
 
 
 async def test_output_that_was_seen_and_is_not_on_the_disk_is_lost_with_its_worker_and_told_so() -> None:

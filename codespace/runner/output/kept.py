@@ -46,6 +46,10 @@ class Kept:
         found = ((run.parts[0].starts[index], run.ends[index]) for run in self.runs)
         return [(start, stop) for start, stop in found if stop > start]
 
+    def totals(self) -> dict[str, int]:
+        """Return how far each stream goes, by its name."""
+        return {name: self.runs[-1].ends[at] if self.runs else 0 for name, at in INDEX.items()}
+
     def read(self, index: int, offset: int, limit_bytes: int) -> bytes:
         """Return up to `limit_bytes` from `offset` on; fewer where a run ends, none where a segment is gone."""
         for run in self.runs:
@@ -78,7 +82,7 @@ def read(
         ended: Nothing will be written any more.
     """
     kept, index = look(folder), INDEX[stream]
-    totals: dict[str, int] = {name: kept.runs[-1].ends[at] if kept.runs else 0 for name, at in INDEX.items()}
+    totals = kept.totals()
     wanted = max(0, cursor)
     where = span([*kept.ranges(index), (totals[stream], totals[stream])], wanted)
     block = kept.read(index, where.start, min(where.stop - where.start, limit_of(limit_bytes, encoding)))

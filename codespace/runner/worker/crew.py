@@ -7,7 +7,7 @@ looks free is free. It knows no verbs.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import structlog
@@ -33,7 +33,7 @@ class Crew:
         leaf: The directory for their sockets.
         orders: What each is told at its start.
         news: Told what a worker says of a process.
-        left: Told the number of a worker of which nothing is left any more.
+        left: Told the number of a worker of which nothing is left any more; ends within limits.WORKER_TREES_SECONDS.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Crew:
         leaf: str,
         orders: Mapping[str, Any],
         news: Callable[[ProcessState], None],
-        left: Callable[[int], None],
+        left: Callable[[int], Awaitable[None]],
     ) -> None:
         self._nursery = nursery
         self._leaf = leaf
@@ -175,7 +175,9 @@ class Crew:
             relaying.cancel()
             worker.close()
             self._worker = None
-            self._left(self._number)
+            # Protects the last word on what it ran, which has an end of its own before.
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.WORKER_TREES_SECONDS):
+                await self._left(self._number)
             self._buried.set()
 
     async def _relay(self, worker: Worker, scope: trio.CancelScope) -> None:

@@ -7,7 +7,7 @@ spool. Ended ones are forgotten by the same rule as in the supervisor.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import trio
@@ -15,6 +15,8 @@ import trio
 from codespace import duration, limits
 from codespace.contract import ProcessState, Spawned
 from codespace.errors import Refusal
+from codespace.runner.output import kept
+from codespace.runner.threads import run_patiently
 
 LOST_NOTE = "The runner's process ended first and took this one along: how it would have ended is not known."
 
@@ -59,21 +61,28 @@ class Mirror:
         if state.state == "exited":
             self._end(state.process_id, known)
 
-    def leave(self, worker: int) -> None:
-        """A worker is gone: its live processes are lost, and the output of the others is on disk or nowhere."""
-        for process_id, known in self._known.items():
-            if known.worker != worker:
-                continue
+    async def leave(self, worker: int) -> None:
+        """A worker is gone: its live processes are lost, and the output of the others is on disk or nowhere.
+
+        Cancel: not possible; bounded by limits.WORKER_TOTALS_SECONDS.
+        """
+        left = {process_id: known for process_id, known in self._known.items() if known.worker == worker}
+        live = {process_id: known for process_id, known in left.items() if not known.ended.is_set()}
+        there = await _there([known.spool for known in live.values() if known.spool is not None])
+        for known in left.values():
             known.is_left = True
-            if not known.ended.is_set():
-                known.state = replace(
-                    known.state,
-                    state="exited",
-                    termination="lost",
-                    ended_at=self._wall_clock(),
-                    notes=(*known.state.notes, LOST_NOTE),
-                )
-                self._end(process_id, known)
+        for process_id, known in live.items():
+            # What was told last lags behind what was written, and so does the disk where it could not follow.
+            told, written = known.state.output_total, there.get(known.spool, {})
+            known.state = replace(
+                known.state,
+                state="exited",
+                termination="lost",
+                ended_at=self._wall_clock(),
+                output_total={stream: max(total, written.get(stream, 0)) for stream, total in told.items()},
+                notes=(*known.state.notes, LOST_NOTE),
+            )
+            self._end(process_id, known)
 
     def _end(self, process_id: str, known: Known) -> None:
         known.ended_time = trio.current_time()
@@ -112,3 +121,12 @@ class Mirror:
             if known is not None and known.ended_time >= oldest and len(self._ended) <= limits.RETAINED_PROCESSES:
                 return
             self._known.pop(self._ended.popleft(), None)
+
+
+async def _there(spools: Sequence[str]) -> Mapping[str | None, Mapping[str, int]]:
+    """Return how far each stream goes in these spools, as far as the disk answers."""
+    if spools:
+        # Protects the last word on processes that are lost; without an answer, what was told of them stands.
+        with trio.move_on_after(limits.WORKER_TOTALS_SECONDS, shield=True):
+            return await run_patiently(lambda: {spool: kept.look(spool).totals() for spool in spools})
+    return {}
