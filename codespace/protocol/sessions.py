@@ -12,6 +12,7 @@ from contextlib import ExitStack, asynccontextmanager
 from typing import Any, Final
 
 import mcp_types as types
+import trio
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.lowlevel import Server
@@ -53,18 +54,21 @@ class Sessions:
         if body is None:
             return
         try:
-            await self._post(scope, read(body), _first(body, receive), send)
+            await self._post(scope, body, receive, send)
         except NoMessage as problem:
             await _answer(send, problem.answer)
 
-    async def _post(self, scope: Any, message: types.JSONRPCMessage, receive: Any, send: Any) -> None:
-        """Serve a message. Raises: NoMessage where it asks under an id whose answer is under way, or in no session."""
-        session = _session(scope)
+    async def _post(self, scope: Any, body: bytes, receive: Any, send: Any) -> None:
+        """Serve the message that a body is.
+
+        Raises: NoMessage where it is none, or asks under an id whose answer is under way, or in no session.
+        """
+        message, session = read(body), _session(scope)
         if session is None and _is_early(scope):
             _require_opening(message)
             await self._make_room()
         if session is None or not isinstance(message, types.JSONRPCRequest):
-            await self._manager.handle_request(scope, receive, Unstreamed(send))
+            await self._manager.handle_request(scope, _first(body, receive), Unstreamed(send))
             return
         key = session, str(message.id)  # as the SDK has them: it would give one answer to the other's request
         if key in self._under_way:
@@ -79,7 +83,8 @@ class Sessions:
                     answering.close()  # before the client has it all, and may use the id again
                 await send(part)
 
-            await self._manager.handle_request(scope, receive, Unstreamed(tell))
+            # Not told that the client left: it would go on all the same, and give the answer to the next of this id.
+            await self._manager.handle_request(scope, _first(body, trio.sleep_forever), Unstreamed(tell))
 
     def close_streams(self) -> None:
         """End the streams on which clients only listen: they would hold an ordered stop to its deadline."""

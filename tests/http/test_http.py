@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from codespace import limits
 from codespace.protocol.tools import TABLE
@@ -60,6 +61,45 @@ async def test_a_client_going_away_in_a_call_harms_neither_the_command_nor_the_n
 async def _call_and_vanish(door: Any, mode: str) -> None:
     async with door.client(mode) as client:
         await client.call_tool("exec_command", {"command": ["sleep"], "wait_seconds": 50})
+
+
+async def test_who_asks_under_the_id_of_a_call_that_was_left_never_gets_its_answer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with open_door() as door, door.http() as http:
+        opened = await http.post("/mcp", json=INITIALIZE)
+        session = {"mcp_session_id": opened.headers["mcp-session-id"]}
+        async with await door.connect() as stream:
+            await stream.send_all(raw("POST", "/mcp", door, _calling("sleep"), **session))
+            await door.fake.waiting.wait()
+        await trio.testing.wait_all_tasks_blocked(0.05)  # the door has noticed that the client left
+        http.headers |= {"mcp-session-id": session["mcp_session_id"], "content-type": "application/json"}
+        assert (await http.post("/mcp", content=_calling("echo", "own"))).status_code == 400
+        (left,) = door.fake.commands.values()
+        left.change(b"another's", "exited", 0)
+        with trio.fail_after(60):
+            while (answer := await http.post("/mcp", content=_calling("echo", "own"))).status_code == 400:
+                await trio.lowlevel.checkpoint()
+        assert b'"chunk":"own\\n"' in answer.content
+    assert caplog.records == []
+
+
+async def test_a_call_of_no_session_is_cancelled_where_its_client_leaves() -> None:
+    revision = "2026-07-28"
+    meta = {"protocolVersion": revision, "clientInfo": {"name": "raw", "version": "1"}, "clientCapabilities": {}}
+    told = {f"io.modelcontextprotocol/{name}": value for name, value in meta.items()}
+    headers = {"mcp_protocol_version": revision, "mcp_method": "tools/call", "mcp_name": "exec_command"}
+    async with open_door() as door:
+        async with await door.connect() as stream:
+            await stream.send_all(raw("POST", "/mcp", door, _calling("sleep", _meta=told), **headers))
+            await door.fake.waiting.wait()
+        with trio.fail_after(60):
+            await door.fake.cancelled.wait()
+
+
+def _calling(*command: str, **more: Any) -> bytes:
+    call = {"name": "exec_command", "arguments": {"command": command, "wait_seconds": 50}}
+    return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call | more}).encode()
 
 
 async def test_a_deleted_session_answers_not_found_and_initialize_may_come_twice() -> None:
