@@ -73,6 +73,7 @@ class Daemon:
         exposed: Groups of tools to offer.
         transports: Doors that are open; workspace_info tells them.
         stopping: Set when the stop begins: doors close.
+        polls: Long waits, which the stop ends.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Daemon:
         self.transports = transports
         self.stopping = trio.Event()
         self._gate = gate
-        self._polls = polls
+        self.polls = polls
         self._occupancy = occupancy
 
     def begin_stop(self) -> None:
@@ -104,7 +105,7 @@ class Daemon:
         self.stopping.set()
         self._gate.close()
         self._occupancy.refuse()
-        self._polls.end()
+        self.polls.end()
 
 
 @asynccontextmanager

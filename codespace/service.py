@@ -228,6 +228,7 @@ def _server(daemon: Daemon, transport: Transport) -> McpServer:
         results=daemon.settings.results,
         exposed=daemon.exposed,
         transport=transport,
+        wait=daemon.polls.wait,
     )
 
 

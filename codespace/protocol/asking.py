@@ -1,17 +1,18 @@
 """Asking the client's user about a hold, where the client has a way to: an extra beside approval_resolve.
 
 Only in `confirm` mode, in which the caller may grant anyway: a pause, not a boundary. The question carries the
-same preview that the hold is bound to. No answer in time, or none that is understood, leaves the hold as it is.
+same preview that the hold is bound to. No answer in time or before a stop, or none that is understood, leaves the hold
+as it is.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Final, Literal
 
 import mcp_types as types
-import trio
 
 from codespace import limits, log
 from codespace.display import display
@@ -20,6 +21,8 @@ from codespace.errors import Refusal
 Decision = Literal["grant", "deny"]
 Ask = Callable[[str], Awaitable[Decision | None]]
 """Puts a question to the client's user; None: there is no decision."""
+Wait = Callable[[float], AbstractContextManager[object]]
+"""Runs a block for at most so many seconds, and no longer than until a stop."""
 
 _HELD: Final = frozenset({"apply_patch", "exec_command", "operation_undo"})
 _SCHEMA: Final[dict[str, Any]] = {
@@ -31,11 +34,12 @@ _SCHEMA: Final[dict[str, Any]] = {
 }
 
 
-def asks(context: Any) -> Ask | None:
+def asks(context: Any, wait: Wait) -> Ask | None:
     """Return how to ask the user behind a request; None where its client cannot be asked.
 
     Args:
         context: The SDK's request context.
+        wait: Bounds the time that the user has.
     """
     session = context.session
     elicits = types.ClientCapabilities(elicitation=types.ElicitationCapability())
@@ -43,7 +47,7 @@ def asks(context: Any) -> Ask | None:
         return None
 
     async def ask(question: str) -> Decision | None:
-        with trio.move_on_after(limits.ASK_SECONDS):
+        with wait(limits.ASK_SECONDS):
             try:
                 answer = await session.elicit_form(question, _SCHEMA, context.request_id)
             except Exception as problem:  # whatever a client answers with: the hold is there all the same

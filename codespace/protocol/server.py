@@ -16,7 +16,7 @@ from mcp.shared.exceptions import MCPError
 from codespace import limits
 from codespace.contract import Caller, Tools
 from codespace.display import display
-from codespace.protocol.asking import asks
+from codespace.protocol.asking import Wait, asks
 from codespace.protocol.call import Calls
 from codespace.protocol.results import Results, form_for
 from codespace.protocol.schemas import input_schema, output_schema
@@ -43,12 +43,14 @@ def build_server(
     results: Results = "both",
     exposed: Sequence[str] = GROUPS,
     transport: Transport = "memory",
+    wait: Wait = trio.move_on_after,
 ) -> McpServer:
     """Return a server of both protocol eras. It owns nothing: one server may serve any number of connections.
 
     Args:
         exposed: Groups of tools to offer.
         transport: What the gateway is told of where a call came from.
+        wait: Bounds a wait for a client's user, who may think for longer than a stop may take.
     Raises: ValueError for a group that does not exist.
     """
     table = {tool.name: tool for tool in offered(exposed)}
@@ -65,7 +67,7 @@ def build_server(
         tool = table.get(params.name)
         if tool is None:
             raise _unknown(params.name, table)
-        return await calls.answer(_caller(context, transport), tool, params.arguments or {}, asks(context))
+        return await calls.answer(_caller(context, transport), tool, params.arguments or {}, asks(context, wait))
 
     schemas = {name: input_schema(tool) for name, tool in table.items()}
     server: McpServer = Server(

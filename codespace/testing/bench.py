@@ -118,6 +118,7 @@ class Bench:
             version=codespace.__version__,
             results=settings.results,
             exposed=self.daemon.exposed,
+            wait=self.daemon.polls.wait,
         )
         async with Client(server, mode=mode or self._mode) as client:
             yield client
