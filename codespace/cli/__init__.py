@@ -85,6 +85,7 @@ def _start_afresh() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     if sys.getfilesystemencoding() != "utf-8" and sys.executable:
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])  # noqa: S606 - ourselves, no shell
+    descriptors.pass_on_none()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     interrupts.hear()

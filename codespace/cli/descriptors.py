@@ -1,7 +1,9 @@
-"""Descriptors, which every file, pipe and process takes: that there are enough to begin, and what is said if not."""
+"""Descriptors, which every file, pipe and process takes: that there are enough to begin, what is said if not, and that
+those of others go no further."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
@@ -14,6 +16,15 @@ _MORE: Final = (
     "Give it more (`ulimit -n 1024` before it, LimitNOFILE of its unit), have whoever starts it close what it does not "
     "need, or end other programs."
 )
+
+
+def pass_on_none() -> None:
+    """Keep what whoever started us left open, beyond stdin, stdout and stderr, from every program that we start."""
+    with contextlib.suppress(OSError):  # without /proc, or without a descriptor left to list them with
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) > 2:
+                with contextlib.suppress(OSError):  # that of the listing is closed by now
+                    os.set_inheritable(int(name), False)
 
 
 def refusal() -> str | None:

@@ -96,9 +96,17 @@ def start(command: Sequence[str], env: Mapping[str, str], descriptors: Mapping[i
         (os.POSIX_SPAWN_DUP2, descriptors[number], moved[number]) for number in moved
     ]
     actions += [(os.POSIX_SPAWN_DUP2, moved[number], number) for number in moved]
-    unwanted = {*open_now, *moved.values()} - set(descriptors)
+    # What no program inherits is not named here: no number over RLIMIT_NOFILE may be, open or not.
+    unwanted = {*filter(_is_inherited, open_now), *moved.values()} - set(descriptors)
     closing = [(os.POSIX_SPAWN_CLOSE, number) for number in sorted(unwanted)]
     return os.posix_spawn(command[0], list(command), env, file_actions=[*actions, *closing], setsigdef=_HANDLED)
+
+
+def _is_inherited(descriptor: int) -> bool:
+    try:
+        return os.get_inheritable(descriptor)
+    except OSError:  # closed by now, as that of the listing itself
+        return False
 
 
 _HANDLED: Final = (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)

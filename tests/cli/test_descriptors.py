@@ -78,6 +78,26 @@ def test_descriptors_that_were_inherited_count_too(desk: Desk) -> None:
     assert "LimitNOFILE" in told.stderr
 
 
+def test_what_was_left_open_over_the_limit_does_not_take_the_sandbox_away(desk: Desk) -> None:
+    def leave_open() -> None:
+        os.dup2(0, 300)
+        os.dup2(os.open("/", os.O_PATH), 301)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+    told = subprocess.run(
+        [sys.executable, "-m", "codespace", "sandbox", "run", desk.project, "--", "ls", "/proc/self/fd"],
+        preexec_fn=leave_open,
+        close_fds=False,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (told.returncode, told.stderr) == (0, "")
+    assert not {"300", "301"} & set(told.stdout.split())
+
+
 @pytest.mark.parametrize(
     ("module", "words"),
     [
