@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import html
-import http.client
 import ipaddress
 import os
+import socket
 import sys
 import time
 import webbrowser
@@ -29,6 +29,8 @@ _LOOK_SECONDS: Final = 3.0  # a daemon of this machine answers in milliseconds
 _LISTENING: Final = "0A"
 _PLACES: Final = ("127.0.0.1", "::1")
 # Where a name of `.localhost` leads a browser: to either.
+_HTTP_PORT: Final = 80  # where a URL says none
+_STATUS_BYTES: Final = len("HTTP/1.1 200")
 _NONE: Final = "no console is served. Start one with `codespace serve --console`."
 _PAGE: Final = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="referrer" content="no-referrer">
@@ -76,27 +78,42 @@ def write_link(settings: Settings, url: str) -> str:
 
 
 def _trouble(url: str) -> str | None:
-    """Return why no browser is sent there, None where a console of ours answers: an address may outlive its daemon.
+    """Return why no browser is sent there, None where a console of ours answers.
 
-    Another account of the machine may have taken the port since then, or the same port of the other loopback address,
-    and would be handed a ticket.
+    Another account of the machine may take the same port, of the other loopback address too, and would be handed a
+    ticket. Whose the port is, is asked before anything is said to it.
     """
     host = urlsplit(url)
-    port = host.port or http.client.HTTP_PORT
-    if not any(_answers(place, port, host) for place in _PLACES):
+    port = host.port or _HTTP_PORT
+    listeners = _listeners(port)
+    if not listeners:
         return _NONE
-    if _listeners(port) != {os.geteuid()}:
-        return f"another account of this machine takes connections at port {port} too: your browser may end up there."
+    if listeners != {os.geteuid()}:
+        return (
+            f"another account of this machine takes connections at port {port} too: your browser may end up there. "
+            "Give the console another port (CODESPACE_HTTP_PORT)."
+        )
+    if not any(_answers(place, port, host) for place in _PLACES):
+        return f"the console at {url} does not answer. Call again; if it stays so, start its daemon again."
     return None
 
 
 def _answers(place: str, port: int, host: SplitResult) -> bool:
+    deadline = time.monotonic() + _LOOK_SECONDS
+    asked = f"GET {host.path}sign-in HTTP/1.1\r\nHost: {host.netloc}\r\nConnection: close\r\n\r\n"
+    said = b""
     try:
-        connection = http.client.HTTPConnection(place, port, timeout=_LOOK_SECONDS)
-        connection.request("GET", f"{host.path}sign-in", headers={"Host": host.netloc})
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
+        with socket.create_connection((place, port), _LOOK_SECONDS) as connection:
+            connection.sendall(asked.encode())
+            while len(said) < _STATUS_BYTES and (left := deadline - time.monotonic()) > 0:
+                connection.settimeout(left)  # for the whole: a timeout alone is one for each piece
+                more = connection.recv(_STATUS_BYTES - len(said))
+                if not more:
+                    break
+                said += more
+    except OSError:
         return False
+    return said.startswith(b"HTTP/1.") and said.endswith(b" 200")
 
 
 def _listeners(port: int) -> set[int]:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import threading
+import time
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -44,6 +49,34 @@ def test_a_console_that_is_gone_without_a_word_is_not_opened(tmp_path: Path) -> 
         agent.process.wait()
         assert (site.state / "console" / "address").exists()
         assert console(site, "--no-browser").returncode == 2
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_port_whose_answer_drips_does_not_hold_the_command(monkeypatch: pytest.MonkeyPatch, ours: bool) -> None:
+    asked = threading.Event()
+    over = threading.Event()
+
+    def drip(listener: socket.socket) -> None:
+        with suppress(OSError), listener.accept()[0] as connection:
+            asked.set()
+            for letter in b"HTTP/1.1 200":
+                connection.send(bytes([letter]))
+                if over.wait(1):
+                    return
+
+    monkeypatch.setattr(os, "geteuid", partial(int, os.geteuid() + (not ours)))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=drip, args=(listener,))
+        thread.start()
+        begun = time.monotonic()
+        trouble = str(_trouble(f"http://127.0.0.1:{listener.getsockname()[1]}/"))
+        took = time.monotonic() - begun
+        over.set()
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    assert took < 8  # of the 12 seconds that the answer takes
+    assert ("does not answer" if ours else "another account") in trouble
+    assert asked.is_set() is ours  # a stranger is told nothing
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::", "::1"])
