@@ -206,19 +206,18 @@ async def _announce(daemon: Daemon, url: str, task_status: trio.TaskStatus[None]
     """Leave word for `codespace console` where the console is, as long as it is there."""
     from codespace.http import signin
 
-    folder = daemon.settings.state_dir
     try:
-        await trio.to_thread.run_sync(signin.announce, folder, url)
+        word = await trio.to_thread.run_sync(signin.Word, daemon.settings.state_dir, url)
     except OSError as error:
         log.warning("`codespace console` will not find this console", why=str(error))
         task_status.started()
         return
-    log.info("console", url=url, open_with="codespace console")
     try:
+        log.info("console", url=url, open_with="codespace console")
         task_status.started()
         await daemon.stopping.wait()
     finally:
-        signin.withdraw(folder, url)
+        word.withdraw()
 
 
 def _server(daemon: Daemon, transport: Transport) -> McpServer:

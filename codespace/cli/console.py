@@ -44,9 +44,13 @@ def run(arguments: argparse.Namespace) -> int:
     settings = configured.settings(arguments.config)
     if settings is None:
         return cli.USAGE
-    url = signin.announced(settings.state_dir)
-    if url is None or (trouble := _trouble(url)) is not None:
-        print(f"codespace: {_NONE if url is None else trouble}", file=sys.stderr)
+    trouble: str | None = _NONE
+    for url in signin.announced(settings.state_dir):
+        trouble = _trouble(url)
+        if trouble is None:
+            break
+    if trouble is not None:
+        print(f"codespace: {trouble}", file=sys.stderr)
         return cli.USAGE
     try:
         path = write_link(settings, url)

@@ -7,6 +7,7 @@ session lives in memory and ends with the daemon.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import secrets
@@ -19,8 +20,8 @@ from typing import Final
 from codespace import limits
 
 FOLDER: Final = "console"
-"""Below the state directory: tickets, and where a console listens."""
-_ADDRESS: Final = "address"
+"""Below the state directory: tickets, and where consoles listen."""
+_ADDRESS: Final = "address-"
 _TICKETS: Final = "tickets"
 _READ_BYTES: Final = 4_096  # far over anything that is written here
 _DIGITS: Final = frozenset("0123456789abcdef")
@@ -106,25 +107,51 @@ class Sessions:
             self._sessions.pop(_digest(cookie), None)
 
 
-def announce(state_dir: str, url: str) -> None:
-    """Leave word where a console listens, for `codespace console`. Raises: OSError."""
-    os.makedirs(os.path.join(state_dir, FOLDER), mode=0o700, exist_ok=True)
-    write_private(_address_path(state_dir), url)
+class Word:
+    """Where one console listens, left for `codespace console`. Blocking, for milliseconds.
+
+    It is good as long as its daemon lives, told by a lock that the kernel drops with it: several daemons of one state
+    directory have each its own, and one that is killed leaves none.
+
+    Raises: OSError.
+    """
+
+    def __init__(self, state_dir: str, url: str) -> None:
+        announced(state_dir)  # what daemons left that are gone, goes
+        folder = os.path.join(state_dir, FOLDER)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        name = f"{_ADDRESS}{secrets.token_hex(8)}"
+        self._path = os.path.join(folder, f".{name}")  # not looked at before it is locked
+        write_private(self._path, url)
+        self._lock = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.rename(self._path, os.path.join(folder, name))
+        except BaseException:
+            self.withdraw()
+            raise
+        self._path = os.path.join(folder, name)
+
+    def withdraw(self) -> None:
+        """Take it back."""
+        with suppress(OSError):
+            os.unlink(self._path)
+        os.close(self._lock)
 
 
-def withdraw(state_dir: str, url: str) -> None:
-    """Take the word back, unless another daemon has left its own by now."""
-    with suppress(OSError):
-        if _read(_address_path(state_dir)) == url:
-            os.unlink(_address_path(state_dir))
-
-
-def announced(state_dir: str) -> str | None:
-    """Return where a console was said to listen. It may be gone."""
-    try:
-        return _read(_address_path(state_dir))
-    except OSError:
-        return None
+def announced(state_dir: str) -> list[str]:
+    """Return where the consoles of daemons that live listen, the newest first; the words of others go."""
+    found: list[tuple[int, str]] = []
+    with suppress(OSError), os.scandir(os.path.join(state_dir, FOLDER)) as entries:
+        for entry in entries:
+            with suppress(OSError):
+                if not entry.name.startswith(_ADDRESS):
+                    continue
+                if _is_held(entry.path):
+                    found.append((entry.stat(follow_symlinks=False).st_mtime_ns, _read(entry.path)))
+                else:
+                    os.unlink(entry.path)
+    return [url for _, url in sorted(found, reverse=True)]
 
 
 def write_private(path: str, text: str) -> None:
@@ -141,8 +168,15 @@ def write_private(path: str, text: str) -> None:
         raise
 
 
-def _address_path(state_dir: str) -> str:
-    return os.path.join(state_dir, FOLDER, _ADDRESS)
+def _is_held(path: str) -> bool:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _read(path: str) -> str:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -47,8 +47,24 @@ def test_a_console_that_is_gone_without_a_word_is_not_opened(tmp_path: Path) -> 
         assert console(site, "--no-browser").returncode == 0
         agent.process.kill()
         agent.process.wait()
-        assert (site.state / "console" / "address").exists()
+        assert len(list((site.state / "console").glob("address-*"))) == 1
         assert console(site, "--no-browser").returncode == 2
+        assert not list((site.state / "console").glob("address-*"))
+
+
+def test_of_two_consoles_of_one_state_directory_the_newest_is_opened_that_is_there(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.add_workspace()
+    opened = []
+    ports = [free_port(), free_port()]
+    site.extra_environ["CODESPACE_HTTP_PORT"] = str(ports[0])
+    with with_console(site):
+        site.extra_environ["CODESPACE_HTTP_PORT"] = str(ports[1])
+        for serving in (with_console(site), nullcontext()):
+            with serving:
+                assert console(site, "--no-browser").returncode == 0
+                opened.append((site.state / "console/sign-in.html").read_text())
+    assert [f":{port}/" in page for port, page in zip(reversed(ports), opened, strict=True)] == [True, True]
 
 
 @pytest.mark.parametrize("ours", [True, False])

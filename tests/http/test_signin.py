@@ -109,12 +109,17 @@ def test_a_session_ends_with_its_time_by_sign_out_or_for_newer_ones(clock: Clock
     assert [sessions.find(cookie) is not None for cookie in many] == [False] + [True] * limits.CONSOLE_SESSIONS
 
 
-def test_where_a_console_listens_is_told_while_it_is_there_and_never_taken_back_for_another(tmp_path: Path) -> None:
-    assert signin.announced(str(tmp_path)) is None
-    signin.announce(str(tmp_path), "http://codespace.localhost:1/console/")
-    signin.announce(str(tmp_path), "http://codespace.localhost:2/console/")
-    signin.withdraw(str(tmp_path), "http://codespace.localhost:1/console/")
-    assert signin.announced(str(tmp_path)) == "http://codespace.localhost:2/console/"
-    signin.withdraw(str(tmp_path), "http://codespace.localhost:2/console/")
-    assert signin.announced(str(tmp_path)) is None
+def test_where_consoles_listen_is_told_the_newest_first_and_none_takes_back_the_word_of_another(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    first, second = "http://codespace.localhost:1/console/", "http://codespace.localhost:2/console/"
+    assert signin.announced(folder) == []
+    one, other = signin.Word(folder, first), signin.Word(folder, second)
+    for path in (tmp_path / "console").iterdir():
+        made = 2 if path.read_text() == first else 1
+        os.utime(path, (made, made))
+    assert signin.announced(folder) == [first, second]
+    one.withdraw()
+    assert signin.announced(folder) == [second]
+    other.withdraw()
+    assert signin.announced(folder) == []
     assert os.listdir(tmp_path / "console") == []
