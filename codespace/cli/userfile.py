@@ -47,7 +47,8 @@ def at_once(path: str, flags: int) -> int:
 def replace(path: str, text: str, *, private: bool) -> str | None:
     """Write `text` to `path`, flushed before it takes the name.
 
-    A link is followed: people keep such files in a repository of their own and link to them.
+    A link is followed: people keep such files in a repository of their own and link to them. The file and the copy
+    keep the owner of what was there.
 
     Args:
         private: Give the file 0600 whatever it had, because a secret is in it now.
@@ -58,16 +59,16 @@ def replace(path: str, text: str, *, private: bool) -> str | None:
     real = os.path.realpath(path)
     os.makedirs(os.path.dirname(real), mode=0o700, exist_ok=True)
     mode = PRIVATE
-    copied = None
+    copied = found = None
     if os.path.lexists(real):
-        found = os.stat(real)
-        _require_regular(real, found)
-        mode = PRIVATE if private else stat.S_IMODE(found.st_mode)
-        copied = _unused(real + BACKUP_SUFFIX)
-        with open(real, "rb") as old:
-            _place(copied, old.read(), PRIVATE)
+        with open(real, "rb", opener=at_once) as old:
+            found = os.fstat(old.fileno())  # not by its name: the copy is given to the owner of what is read here
+            _require_regular(real, found)
+            mode = PRIVATE if private else stat.S_IMODE(found.st_mode)
+            copied = _unused(real + BACKUP_SUFFIX)
+            _place(copied, old.read(), PRIVATE, found)
     try:
-        _place(real, data, mode)
+        _place(real, data, mode, found)
     except BaseException:
         if copied is not None:
             with contextlib.suppress(OSError):
@@ -89,11 +90,13 @@ def _unused(path: str) -> str:
     return candidate
 
 
-def _place(path: str, data: bytes, mode: int) -> None:
+def _place(path: str, data: bytes, mode: int, before: os.stat_result | None) -> None:
     descriptor, staged = tempfile.mkstemp(prefix=".codespace-", dir=os.path.dirname(path))  # 0600 from the start
     try:
         with open(descriptor, "wb") as file:
             file.write(data)
+            if before is not None:
+                _keep_owner(file.fileno(), before)
             os.fchmod(file.fileno(), mode)
             file.flush()
             os.fsync(file.fileno())
@@ -102,3 +105,17 @@ def _place(path: str, data: bytes, mode: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(staged)
         raise
+
+
+def _keep_owner(descriptor: int, before: os.stat_result) -> None:
+    made = os.fstat(descriptor)
+    if (made.st_uid, made.st_gid) == (before.st_uid, before.st_gid):
+        return
+    try:
+        os.fchown(descriptor, before.st_uid, before.st_gid)
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"The file that is there belongs to user {before.st_uid}, group {before.st_gid}, and this account cannot "
+            "keep it theirs; do this as that user, or change its owner and group first",
+        ) from None

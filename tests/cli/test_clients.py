@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -196,6 +197,34 @@ def test_a_file_behind_a_link_is_written_where_it_is(desk: Desk) -> None:
     desk.codespace("client-config", "cursor", "--write")
     assert link.is_symlink()
     assert "codespace" in real.read_text()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
+def test_a_file_and_its_copy_stay_the_users_whose_it_was(desk: Desk) -> None:
+    path = desk.home / ".claude.json"
+    path.write_text("{}")
+    path.chmod(0o600)
+    os.chown(path, 4242, 4343)
+    assert desk.codespace("client-config", "claude-code", "--write").code == 0
+    found = [(each.stat().st_uid, each.stat().st_gid) for each in desk.home.glob(".claude.json*")]
+    assert found == [(4242, 4343)] * 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
+def test_a_file_whose_owner_cannot_be_kept_is_left_alone(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_allowed(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    path = desk.home / ".claude.json"
+    path.write_text("{}")
+    os.chown(path, 4242, -1)
+    monkeypatch.setattr(os, "fchown", not_allowed)
+    said = desk.codespace("client-config", "claude-code", "--write")
+    assert said.code == 2
+    assert "belongs to user 4242" in said.err
+    assert "do this as that user" in said.err
+    assert (path.read_text(), path.stat().st_uid) == ("{}", 4242)
+    assert list(desk.home.glob(".claude.json*")) == [path]
 
 
 def test_what_cannot_be_written_leaves_no_copy_either(desk: Desk) -> None:
