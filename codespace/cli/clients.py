@@ -166,7 +166,12 @@ def _merged_json(client: Client, present: str | None, entry: Mapping[str, Any]) 
     if present and servers.get(NAME) == entry:
         return present
     servers[NAME] = dict(entry)
-    return _json(document) + "\n"
+    try:
+        return _json(document) + "\n"
+    except (ValueError, RecursionError):
+        raise Unwritable(
+            f"The file has a number that cannot be written back, or is nested too deep. It stays as it is. {by_hand}"
+        ) from None
 
 
 def _merged_toml(present: str | None, entry: Mapping[str, Any]) -> str:
@@ -177,7 +182,9 @@ def _merged_toml(present: str | None, entry: Mapping[str, Any]) -> str:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    """Return it as a file can hold it: half a letter, as a text that was cut within one has, is kept as its escape."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _toml(entry: Mapping[str, Any]) -> str:

@@ -131,13 +131,17 @@ def _refuse_changes(path: str, present: str, name: str, table: dict[str, Any]) -
 def _json_text(path: str, present: str | None, name: str, table: dict[str, Any]) -> str:
     snippet = json.dumps({name: table}, indent=2, ensure_ascii=False)
     try:
-        document = json.loads(present) if present is not None else {}
+        document = parser(path)(present) if present is not None else {}
         registered = document.setdefault("workspaces", {})
         if registered.setdefault(name, table) != table:
             raise _by_hand(path, name, f"it has another `{name}` already", snippet)
-    except (ValueError, AttributeError, TypeError, RecursionError):
+        return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    except (AttributeError, TypeError):
         raise _by_hand(path, name, "it is not a JSON object with workspaces", snippet) from None
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(
+            KEY, f"{display(path)} cannot be parsed: {display(str(error))}.", "Correct it there."
+        ) from None
 
 
 def _by_hand(path: str, name: str, reason: str, section: str) -> SettingsError:

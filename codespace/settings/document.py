@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import re
 import shlex
 import stat
 import tomllib
@@ -16,6 +17,7 @@ from codespace import limits
 from codespace.settings.fault import SettingsError, shown, whole
 
 KEY: Final = "CODESPACE_CONFIG"
+_HALF: Final = re.compile("[\ud800-\udfff]")
 
 
 def default_path(environ: Mapping[str, str], home: str) -> str:
@@ -99,7 +101,9 @@ def refuse_foreign(key: str, path: str, found: os.stat_result, *, fix: str) -> N
 
 def _json(text: str) -> Any:
     document = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
-    json.dumps(document, ensure_ascii=False).encode("utf-8")  # `\ud800` alone is no character; TOML refuses it, too
+    half = _HALF.search(json.dumps(document, ensure_ascii=False))
+    if half is not None:  # TOML refuses it, too
+        raise ValueError(f"U+{ord(half[0]):X} alone is no character")
     return document
 
 

@@ -162,6 +162,8 @@ def test_writing_twice_changes_nothing_the_second_time(desk: Desk, client: str) 
         ("codex", "mcp_servers = {}\n"),
         ("codex", "not TOML"),
         ("cursor", "[" * 100_000),
+        ("cursor", '{"a": 1e400}'),
+        ("cursor", '{"a": NaN}'),
         ("codex", "a = " + "[" * 100_000),
     ],
 )
@@ -227,14 +229,13 @@ def test_a_file_whose_owner_cannot_be_kept_is_left_alone(desk: Desk, monkeypatch
     assert list(desk.home.glob(".claude.json*")) == [path]
 
 
-def test_what_cannot_be_written_leaves_no_copy_either(desk: Desk) -> None:
-    path = desk.home / ".cursor/mcp.json"
-    path.parent.mkdir()
-    path.write_text(r'{"name": "\ud800"}')  # JSON takes it, and no file can hold it
-    said = desk.codespace("client-config", "cursor", "--write")
-    assert said.code == 2
-    assert "Nothing was written" in said.err
-    assert list(path.parent.iterdir()) == [path]
+def test_half_a_letter_is_written_back_as_it_was(desk: Desk) -> None:
+    path = desk.home / ".claude.json"
+    present = r'{"history": [{"display": "ö, a whole \ud83d\ude00 and a cut \ud83d"}]}'
+    path.write_text(present)
+    assert desk.codespace("client-config", "claude-code", "--write").code == 0
+    assert json.loads(path.read_text())["history"] == json.loads(present)["history"]
+    assert r'"ö, a whole 😀 and a cut \ud83d"' in path.read_text()
 
 
 def test_a_full_disk_leaves_no_copy_either(desk: Desk) -> None:

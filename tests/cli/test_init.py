@@ -67,12 +67,25 @@ def test_a_json_configuration_gets_json(desk: Desk, monkeypatch: pytest.MonkeyPa
     assert not desk.config.exists()
 
 
-def test_a_json_configuration_that_nests_too_deep_is_left_alone(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("present", "told"),
+    [
+        ("[" * 100_000, "cannot be parsed"),
+        (r'{"workspaces": {}, "cut \ud83d": 1}', "U+D83D alone is no character"),
+        ('{"workspaces": {}, "retention_seconds": 1e400}', "1e400 is too large for a number"),
+        ('{"workspaces": {"a": {}}, "workspaces": {}}', "'workspaces' is there twice"),
+    ],
+)
+def test_a_json_configuration_that_no_daemon_would_read_is_left_alone(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, present: str, told: str
+) -> None:
     path = desk.home / "mine.json"
-    path.write_text("[" * 100_000)
+    path.write_text(present)
     monkeypatch.setenv("CODESPACE_CONFIG", str(path))
     said = desk.codespace("init", desk.project)
-    assert (said.code, "Nothing was written." in said.err) == (2, True)
+    assert (said.code, "Correct it there.\n  Nothing was written." in said.err) == (2, True)
+    assert told in said.err
+    assert path.read_text() == present
 
 
 @pytest.mark.parametrize(
