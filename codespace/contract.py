@@ -141,6 +141,9 @@ class SearchResult:
     truncated: bool
     files_searched: int
     reason: str | None = None
+    """As in FindResult, or `binary` where matches behind a NUL byte are not shown."""
+    notes: tuple[str, ...] = ()
+    """What was left out besides, and how to have it."""
 
 
 # --- patches ---

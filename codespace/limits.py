@@ -72,6 +72,15 @@ SEARCH_SECONDS: Final = 8.0
 # After it a find or search gives what it has; well before clients cut a call.
 SEARCH_LAST_SECONDS: Final = 1.0
 # Of those, kept for searching what a slow walk had come to.
+SEARCH_TEXT_SECONDS: Final = 5.0
+# Of those, kept for a search without files that have a NUL byte, where one that looks into them too has not ended
+# before: ripgrep takes a second or more for a gigabyte.
+SEARCH_BINARY_BYTES: Final = 64 * 1_048_576
+# Largest binary file that is searched on a descriptor, where ripgrep cannot be told to pass over such files.
+SEARCH_HEAD_BYTES: Final = 65_536
+# What is looked at of a larger one for a NUL byte: as much as ripgrep itself reads first.
+SEARCH_NAMED_FILES: Final = 3
+# Most files that a note of a search names; the others are counted.
 SEARCHES_AT_ONCE: Final = 4
 # In one root. Each is a process with a thread for every core.
 SEARCH_STALL_SECONDS: Final = 1.0

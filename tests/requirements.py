@@ -181,6 +181,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             "tests/runner/test_lines.py::test_line_facts_hold_wherever_the_blocks_are_cut",
             "tests/runner/test_search.py::test_only_files_that_were_asked_for_count_as_searched",
             "tests/runner/test_search.py::test_a_cut_answer_is_the_first_part_and_says_so",
+            "tests/protocol/test_prose.py::test_a_search_tells_what_it_left_out",
         ),
     ),
     # Patches

@@ -25,6 +25,7 @@ _NO_PATH: Final = (
     "Names of files are compared: `dir/` takes all below a directory of that name. Ignored files come with "
     "include_ignored."
 )
+_NO_FILE: Final = "Ignored files are left out: read them, or search by a command. A glob `dir/` takes all below `dir`."
 _ESCAPE: Final = re.compile(r"\\(?:[nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
 _NOT_SAYABLE: Final = (
     "A name that is written with an escape here, such as \\n or \\udce9, may hold what no argument can: then only a "
@@ -162,7 +163,13 @@ def _cut(result: Result) -> str:
     if not result["truncated"]:
         return ""
     reason = result.get("reason")
+    if reason == "binary":  # a note says what helps
+        return f" (cut: {reason})"
     return f" (cut: {reason}; narrow it)" if reason else " (cut; narrow it)"
+
+
+def _notes(result: Result) -> list[str]:
+    return [f"note: {display(note, newlines=True)}" for note in result.get("notes", ())]
 
 
 def _count(number: int, thing: str, plural: str = "s") -> str:
@@ -182,6 +189,7 @@ def _find(result: Result) -> str:
 def _search(result: Result) -> str:
     searched = _count(result["files_searched"], "file")
     lines = [f"{_count(len(result['matches']), 'match', 'es')}, {searched} searched{_cut(result)}"]
+    lines += [*_notes(result), *([] if result["files_searched"] or result["truncated"] else [_NO_FILE])]
     for match in result["matches"]:
         path, number = _name(match["path"]), match["line"]
         before, after = match.get("before", ()), match.get("after", ())
@@ -283,7 +291,7 @@ def _output(result: Result) -> str:
 
 def _tail(result: Result) -> list[str]:
     """Notes, how to go on, what was lost, and last the output itself."""
-    lines = [f"note: {display(note, newlines=True)}" for note in result.get("notes", ())]
+    lines = _notes(result)
     if result.get("output_lost"):
         lines.append(f"{result['output_lost']} bytes before this were dropped and cannot be had any more")
     if result.get("retained_head"):
@@ -309,7 +317,7 @@ def _state(result: Result) -> str:
     lines = [_line(_ending(result), *ids, command)]
     if result.get("state") == "running":
         lines.append("Next: read_process with wait_seconds waits for output; terminate_process ends it.")
-    return "\n".join(lines + [f"note: {display(note, newlines=True)}" for note in result.get("notes", ())])
+    return "\n".join(lines + _notes(result))
 
 
 def _processes(result: Result) -> str:

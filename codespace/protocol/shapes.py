@@ -112,7 +112,12 @@ READ: Final = answer("path content version size_bytes truncated", **_READ)
 READ_MANY: Final = answer("entries", entries=each(fields("path", **_READ, error=_ERROR)))
 FIND: Final = answer("paths truncated total_seen", paths=TEXTS, truncated=FLAG, total_seen=COUNT, reason=TEXT)
 SEARCH: Final = answer(
-    "matches truncated files_searched", matches=each(_MATCH), truncated=FLAG, files_searched=COUNT, reason=TEXT
+    "matches truncated files_searched",
+    matches=each(_MATCH),
+    truncated=FLAG,
+    files_searched=COUNT,
+    reason=TEXT,
+    notes=TEXTS,
 )
 PATCH: Final = answer(
     "status files changes",

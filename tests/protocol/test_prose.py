@@ -85,6 +85,19 @@ async def test_a_name_with_a_backslash_can_be_sent_back_as_it_was_told() -> None
         assert f"\n{told}:1:1:needle" in await said(bench, "search", pattern="needle")
 
 
+async def test_a_search_tells_what_it_left_out() -> None:
+    log = "ERROR: first\n10%\0 20%\nERROR: last\n"
+    async with open_bench(files={"build.log": log, "logo.png": "\0PNG\n", ".gitignore": "gen/\n"}) as bench:
+        head, note, match = (await said(bench, "search", pattern="ERROR")).split("\n")
+        assert head == "1 match, 3 files searched (cut: binary)"
+        assert note.startswith("note: matches behind a NUL byte are not shown, in build.log. Next: read")
+        assert match == "build.log:1:1:ERROR: first"
+        assert await said(bench, "search", pattern="first") == "1 match, 3 files searched\nbuild.log:1:8:ERROR: first"
+        (bench.root / "gen").mkdir()
+        (bench.root / "gen/g.py").write_text("ERROR\n")
+        assert "Ignored files are left out" in await said(bench, "search", pattern="ERROR", glob="gen/*")
+
+
 def test_a_name_that_acts_is_still_told_with_escapes() -> None:
     found = {"paths": ["a\\b\x1b[2J\u202e\nc"], "truncated": False, "total_seen": 1}
     assert prose.write("find", found).split("\n")[1:] == ["a\\b\\x1b[2J\\u202e\\nc"]

@@ -394,9 +394,53 @@ async def test_a_name_that_no_caller_could_say_is_shown_escaped(search: Search, 
 
 
 async def test_binary_files_and_bytes_that_are_no_text_do_no_harm(search: Search, workspace: Workspace) -> None:
-    put(workspace, {"binary": b"treasure\n\0\0", "latin": b"treasure \xe9\n", "utf16": "treasure\n".encode("utf-16")})
-    matches = (await grep(search, workspace, "treasure")).matches
-    assert [(match.path, match.text) for match in matches] == [("latin", "treasure \ufffd"), ("utf16", "treasure")]
+    put(workspace, {"binary": b"x\0\0", "latin": b"treasure \xe9\n", "utf16": "treasure\n".encode("utf-16")})
+    result = await grep(search, workspace, "treasure")
+    assert [(match.path, match.text) for match in result.matches] == [
+        ("latin", "treasure \ufffd"),
+        ("utf16", "treasure"),
+    ]
+    assert (result.truncated, result.notes) == (False, ())
+
+
+@pytest.mark.parametrize("early", [True, False])
+async def test_of_a_file_with_a_nul_byte_the_lines_before_it_are_shown_and_matches_behind_it_told(
+    search: Search, workspace: Workspace, early: bool
+) -> None:
+    lines = b"a line\n" * (1 if early else 50_000)  # ripgrep looks at 64 KiB first
+    put(workspace, {"build.txt": b"treasure\n" + lines + b"treasure 10%\0 treasure 20%\ntreasure\n"})
+    put(workspace, {f"picture{number}": b"\0 treasure\n" for number in range(4)})
+    result = await grep(search, workspace, "treasure", context_lines=1)
+    assert [(match.path, match.line, match.after) for match in result.matches] == [("build.txt", 1, ("a line",))]
+    assert (result.truncated, result.reason) == (True, "binary")
+    (note,) = result.notes
+    assert "build.txt, picture0, picture1 and 2 more" in note
+
+
+async def test_a_search_does_without_binary_files_where_they_take_too_long(
+    roots: Roots, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SEARCH_TEXT_SECONDS", limits.SEARCH_SECONDS - 0.5)
+    put(workspace, {"disk.img": b""})
+    os.truncate(os.path.join(workspace.root, "disk.img"), 64 * 2**30)
+    result = await grep(Search(roots), workspace)
+    assert [match.path for match in result.matches] == VISIBLE
+    assert (result.truncated, result.reason) == (False, None)
+    (note,) = result.notes
+    assert "files with a NUL byte were passed over" in note
+
+
+async def test_without_a_sandbox_a_large_file_is_searched_and_a_large_binary_one_left_out_and_told(
+    roots: Roots, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SEARCH_BINARY_BYTES", 100)
+    put(workspace, {"long": "needle\n" * 100, "long.img": b"needle\n\0" * 100})
+    small = replace(workspace, limits=replace(workspace.limits, file_bytes=100))
+    result = await grep(Search(roots, allow_bubblewrap=False), small, glob="long*")
+    assert {match.path for match in result.matches} == {"long"}
+    assert (result.files_searched, result.truncated) == (1, False)
+    (note,) = result.notes
+    assert "long.img" in note
 
 
 async def test_a_long_line_is_cut_to_a_window_around_the_match(search: Search, workspace: Workspace) -> None:
@@ -602,7 +646,8 @@ def test_a_file_whose_end_does_not_come_in_time_is_shown_as_far_as_it_came(
 ) -> None:
     monkeypatch.setattr(limits, "SEARCH_STALL_SECONDS", 60.0)
     path = {"text": "./a/one.py"}
-    line = {"path": path, "lines": {"text": "needle here\n"}, "line_number": 2, "submatches": [{"start": 0}]}
+    line = {"path": path, "lines": {"text": "needle here\n"}, "line_number": 2, "absolute_offset": 6}
+    line["submatches"] = [{"start": 0}]
     said = [{"type": "begin", "data": {"path": path}}, {"type": "match", "data": line}]
     (tmp_path / "said").write_text("".join(f"{json.dumps(message)}\n" for message in said))
     fake = tmp_path / "bwrap"

@@ -47,7 +47,7 @@ VALUES: list[tuple[Any, Any]] = [
     (ProcessState, STATE),
     (Chunk, Chunk("aGk=", "base64", 2, True, 0, 0, STATE)),
     (FindResult, FindResult(("a", "b"), False, 2)),
-    (SearchResult, SearchResult((Match("a", 1, 2, "text", ("b",)),), True, 3, "time")),
+    (SearchResult, SearchResult((Match("a", 1, 2, "text", ("b",)),), True, 3, "time", ("note",))),
     (tuple[str, PatchReport] | None, ("applied", PatchReport(True, refusal={"code": "INTERNAL"}))),
     (tuple[str, PatchReport] | None, None),
     (Mapping[str, Any], {"a": [1, None, {"b": True}]}),

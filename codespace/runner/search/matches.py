@@ -30,12 +30,15 @@ class Matches:
         self.whole = False
         """Whether ripgrep came to its end."""
         self.too_long = 0
+        self.behind: list[str] = []
+        """Paths of files that match behind their first NUL byte too: ripgrep takes each of these for the end of a line,
+        so that the numbers of lines are no longer true."""
         self._named = named
         self._context = context_lines
         self._rest = b""
         self._dropping = False
         self._taken_bytes = 0
-        self._lines: list[tuple[int, str, int | None]] = []
+        self._lines: list[tuple[int, str, int | None, int]] = []  # number, text, column of a match, where it ends
         self._path: dict[str, str] = {}
         self._files = 0
 
@@ -54,8 +57,12 @@ class Matches:
         self._rest = b"" if self._dropping else rest
         return len(self.found) < limits.SEARCH_MATCHES and self._taken_bytes < limits.SEARCH_OUTPUT_BYTES
 
+    def are_enough(self, most: int | None) -> bool:
+        """Return whether nobody would be shown more."""
+        return most is not None and len(self.found) >= most
+
     def cut_off(self) -> None:
-        """Keep what came of a file whose end did not: what was seen of it is text, and may be all that there is."""
+        """Keep what came of a file whose end did not: it may be all that there is."""
         if self._lines:
             self._file({"path": self._path})
 
@@ -64,13 +71,12 @@ class Matches:
             return
         message: dict[str, Any] = json.loads(line)
         kind, content = message["type"], message["data"]
-        if kind == "match":
-            raw = _bytes(content["lines"])
-            start = content["submatches"][0]["start"] if content["submatches"] else 0
-            column = len(raw[:start].decode(errors="replace")) + 1
-            self._lines.append((content["line_number"], _text(raw), column))
-        elif kind == "context":
-            self._lines.append((content["line_number"], _text(_bytes(content["lines"])), None))
+        if kind in ("match", "context"):
+            raw, column = _bytes(content["lines"]), None
+            if kind == "match":
+                start = content["submatches"][0]["start"] if content["submatches"] else 0
+                column = len(raw[:start].decode(errors="replace")) + 1
+            self._lines.append((content["line_number"], _text(raw), column, content["absolute_offset"] + len(raw)))
         elif kind == "begin":
             self._lines, self._path = [], content["path"]
         elif kind == "end":
@@ -81,18 +87,21 @@ class Matches:
             self._files = 0
 
     def _file(self, content: dict[str, Any]) -> None:
-        """Keep a file's matches, unless it turned out to be binary or not to be seen."""
+        """Keep a file's matches, as far as it is text, unless it is not to be seen."""
         self._files += 1
         self.files_searched += 1
         lines, self._lines = self._lines, []
-        if content.get("binary_offset") is not None:
-            return
         path = self._named(os.fsdecode(_bytes(content["path"])))
         if path is None:
             return
+        binary = content.get("binary_offset")
+        if binary is not None:
+            if any(column is not None and end > binary for _, _, column, end in lines):
+                self.behind.append(path)
+            lines = [line for line in lines if line[-1] <= binary]
         # Cut once and for all: each line is in the context of many matches.
-        texts = {number: _cut(text, 1) for number, text, _ in lines} if self._context else {}
-        for number, text, column in lines:
+        texts = {number: _cut(text, 1) for number, text, _, _ in lines} if self._context else {}
+        for number, text, column, _ in lines:
             if column is not None:
                 self.found.append(
                     Match(

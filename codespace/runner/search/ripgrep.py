@@ -88,6 +88,10 @@ class Ripgrep:
         """Why it ended early: `time`, `size`."""
         self.unreadable = False
         """Whether something was left out because it could not be read."""
+        self.is_text_only = False
+        """Whether files with a NUL byte were passed over, for the sake of all others."""
+        self.too_large: list[str] = []
+        """Paths of binary files that were left out for their size."""
         self._root = root
         self._workspace = workspace
         self._confinement = confinement
@@ -100,7 +104,7 @@ class Ripgrep:
         if self._confinement.kind == "bubblewrap":
             names = Names()
             arguments = ["--files", "--null", *(("--no-ignore",) if include_ignored else ())]
-            if self._in_sandbox(arguments, names.take):
+            if self._in_sandbox(arguments, names.take, self._deadline):
                 return sorted(self._chosen(names.found, wanted))
         walked = (entry.path for entry in self._walk(self._deadline, include_ignored=include_ignored))
         return sorted(filter(wanted, walked) if wanted else walked)
@@ -111,16 +115,30 @@ class Ripgrep:
         Raises: Refusal INVALID_ARGUMENT with ripgrep's own words about the pattern.
         """
         if self._confinement.kind == "bubblewrap":
-            matches = Matches(self._named_in(question), question.context_lines)
-            arguments = question.arguments()
-            if question.prefilter is not None:
-                arguments += [f"--type-add=wanted:{question.prefilter}", "--type=wanted"]
-            if self._in_sandbox(arguments, matches.take):
-                matches.cut_off()
+            matches = self._matches_in_sandbox(question, binary=True)
+            if matches is not None and self.cut is not None and not matches.are_enough(question.most):
+                # Files that are no text can hold gigabytes, and more matches than are taken from ripgrep.
+                self.cut = None
+                matches = self._matches_in_sandbox(question, binary=False)
+                self.is_text_only = matches is not None and self.cut is None
+            if matches is not None:
                 if question.wanted is not None and not question.is_prefilter_all and self.cut is None:
                     self._count(question, matches)
                 return matches
         return self._matches_beneath(question)
+
+    def _matches_in_sandbox(self, question: Question, *, binary: bool) -> Matches | None:
+        """Search all files, in the time that leaves enough for doing without, or none with a NUL byte."""
+        matches = Matches(self._named_in(question), question.context_lines)
+        arguments = [*question.arguments(), *(("--binary",) if binary else ())]
+        deadline = self._deadline - limits.SEARCH_TEXT_SECONDS * binary
+        if question.prefilter is not None:
+            arguments += [f"--type-add=wanted:{question.prefilter}", "--type=wanted"]
+        if not self._in_sandbox(arguments, matches.take, deadline):
+            return None
+        if not binary:
+            matches.cut_off()
+        return matches
 
     def _count(self, question: Question, matches: Matches) -> None:
         """Have only the files that were asked for count as searched: ripgrep opened others, whose matches were dropped.
@@ -165,7 +183,7 @@ class Ripgrep:
             self.cut = "time"
             raise _Over
 
-    def _in_sandbox(self, arguments: Sequence[str], take: Callable[[bytes], bool]) -> bool:
+    def _in_sandbox(self, arguments: Sequence[str], take: Callable[[bytes], bool], deadline: float) -> bool:
         """Run ripgrep on the root; return False where the answer must come without the sandbox this time."""
         tree = [*_TREE, *(f"--glob=!{glob}" for glob in self._workspace.hidden_paths if _is_plain(glob))]
         if not self._workspace.allow_submounts:
@@ -174,7 +192,7 @@ class Ripgrep:
             self._root.fd,
             [*_COMMON, *tree, *arguments, "--", "./"],
         )
-        ending = self._run(argv, (self._root.fd,), take, limits.SEARCH_STALL_SECONDS)
+        ending = self._run(argv, (self._root.fd,), take, deadline, limits.SEARCH_STALL_SECONDS)
         if ending.cut == "stalled":
             return False  # it looks for ignore files by name alone; `beneath` opens regular files only
         if ending.returncode not in (0, 2) and ending.complaint.startswith(b"bwrap:"):
@@ -215,7 +233,7 @@ class Ripgrep:
                     descriptors.append(descriptor)
                     described[f"/proc/self/fd/{descriptor}"] = shown(entry.path)
             argv = [self._confinement.ripgrep, *_COMMON, "--no-ignore", *question.arguments(), "--"]
-            ending = self._run([*argv, *(described or ("/dev/null",))], descriptors, matches.take)
+            ending = self._run([*argv, *(described or ("/dev/null",))], descriptors, matches.take, self._deadline)
             _check(ending)
             matches.cut_off()
             self.unreadable = self.unreadable or (ending.cut is None and ending.returncode == 2)
@@ -232,9 +250,10 @@ class Ripgrep:
         except Refusal as refused:
             self.unreadable = self.unreadable or refused.code == "FILE_OPERATION_FAILED"
             return None
-        if os.fstat(descriptor).st_size <= self._workspace.limits.file_bytes:
+        if not _is_large_binary(descriptor):
             return descriptor
         os.close(descriptor)
+        self.too_large.append(shown(entry.path))
         return None
 
     def _walk(self, deadline: float, *, include_ignored: bool) -> Iterator[Entry]:
@@ -255,11 +274,16 @@ class Ripgrep:
         self.unreadable = self.unreadable or walk.unreadable > 0
 
     def _run(
-        self, argv: Sequence[str], fds: Sequence[int], take: Callable[[bytes], bool], stall_seconds: float = math.inf
+        self,
+        argv: Sequence[str],
+        fds: Sequence[int],
+        take: Callable[[bytes], bool],
+        deadline: float,
+        stall_seconds: float = math.inf,
     ) -> child.Ending:
         try:
             ending = child.run(
-                argv, fds=fds, take=take, stop=self._stop, deadline=self._deadline, stall_seconds=stall_seconds
+                argv, fds=fds, take=take, stop=self._stop, deadline=deadline, stall_seconds=stall_seconds
             )
         except OSError as error:
             raise Refusal("FILE_OPERATION_FAILED", f"ripgrep could not be started: {error.strerror}.") from error
@@ -285,6 +309,14 @@ class Ripgrep:
 def shown(path: str) -> str:
     """Return a path as a caller can get it: one that no caller could say is shown with escapes."""
     return path if showable(path) else display(path)
+
+
+def _is_large_binary(descriptor: int) -> bool:
+    if os.fstat(descriptor).st_size <= limits.SEARCH_BINARY_BYTES:
+        return False
+    with contextlib.suppress(OSError):  # ripgrep will see, and say that it could not read it
+        return b"\0" in os.pread(descriptor, limits.SEARCH_HEAD_BYTES, 0)
+    return False
 
 
 def _is_plain(glob: str) -> bool:

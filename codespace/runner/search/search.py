@@ -100,7 +100,9 @@ class Search:
         context_lines: int,
         limit: int,
     ) -> SearchResult:
-        """Return lines that match, sorted by path and line; binary and ignored files are not searched.
+        """Return lines that match, sorted by path and line; ignored files are not searched.
+
+        Of a file with a NUL byte the lines before the first one are text, and shown; that it matches behind it is said.
 
         Args:
             pattern: ripgrep's regular expression, matched within one line; `literal` takes it as it is.
@@ -109,7 +111,8 @@ class Search:
             limit: Most matches.
         Returns: `column` counts characters from 1. A long line is cut to a window around the match.
             What is over limits.SEARCH_ANSWER_BYTES is left out, with the reason `size`.
-            `files_searched` is a lower bound where `truncated`; `reason` as in find.
+            `files_searched` is a lower bound where `truncated`; `reason` as in find, or `binary` where nothing is
+            missing but matches behind a NUL byte. `notes` say in which files, and what else was left out.
         Raises: Refusal INVALID_ARGUMENT with ripgrep's words about the pattern; FILE_OPERATION_FAILED, TIMEOUT.
         Cancel: nothing is left running.
         """
@@ -136,12 +139,14 @@ class Search:
             )
             found = sorted(matches.found, key=lambda match: (match.path, match.line))
             reason = call.cut or ("size" if matches.too_long else "unreadable" if call.unreadable else None)
+            reason = reason or ("binary" if matches.behind else None)
             if len(found) > limit and reason != "time":
                 reason = "limit"
             told = _fitting(found[:limit])
             if len(told) < min(len(found), limit) and reason != "time":
                 reason = "size"
-            return SearchResult(told, reason is not None, matches.files_searched, reason)
+            notes = _notes(matches.behind, call.too_large, text_only=call.is_text_only)
+            return SearchResult(told, reason is not None, matches.files_searched, reason, notes)
 
         return await self._bounded(work, self._turns.of(workspace))
 
@@ -177,6 +182,30 @@ def _fitting(found: Sequence[Match]) -> tuple[Match, ...]:
         if left < 0:
             return tuple(found[:number])
     return tuple(found)
+
+
+def _notes(behind: Sequence[str], too_large: Sequence[str], *, text_only: bool) -> tuple[str, ...]:
+    """Say what a search left out, and how to have it."""
+    notes = []
+    if behind:
+        notes.append(
+            f"matches behind a NUL byte are not shown, in {_some(behind)}. Next: read them, or `grep -a` in a command."
+        )
+    if too_large:
+        size = limits.SEARCH_BINARY_BYTES // 1_048_576
+        notes.append(f"binary files over {size} MiB are left out: {_some(too_large)}. Next: `grep -a` in a command.")
+    if text_only:
+        notes.append(
+            "files with a NUL byte were passed over, so that all others were searched; files_searched counts them too. "
+            "Next: narrow it by `glob` to have them searched."
+        )
+    return tuple(notes)
+
+
+def _some(paths: Sequence[str]) -> str:
+    first = sorted(paths)[: limits.SEARCH_NAMED_FILES]
+    more = len(paths) - len(first)
+    return f"{', '.join(first)} and {more:,} more" if more else ", ".join(first)
 
 
 def _check_limit(limit: int) -> None:
