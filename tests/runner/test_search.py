@@ -315,6 +315,16 @@ async def test_a_wrong_pattern_is_refused_with_ripgrep_s_own_words(search: Searc
     assert (await refused(search, workspace, "a\nb")).code == "INVALID_ARGUMENT"
 
 
+@pytest.mark.parametrize(("pattern", "literal"), [("a\nb", True), ("a\nb", False), ("a\\nb", False)])
+async def test_a_pattern_of_two_lines_is_refused_with_a_step_that_helps(
+    search: Search, workspace: Workspace, pattern: str, literal: bool
+) -> None:
+    failure = await refused(search, workspace, pattern, literal=literal)
+    assert failure.code == "INVALID_ARGUMENT"
+    assert "one line" in failure.next_step
+    assert "literal" not in failure.next_step
+
+
 async def test_a_wrong_pattern_is_refused_in_an_empty_workspace_too(search: Search, tmp_path: Path) -> None:
     workspace = Workspace(id="e", root=str(tmp_path))
     assert (await refused(search, workspace, "(")).code == "INVALID_ARGUMENT"

@@ -333,9 +333,12 @@ def _check(ending: child.Ending) -> None:
     if ending.returncode == 2 and not told:
         return
     if ending.returncode == 2:
+        of_lines = 'literal "\\n"' in told  # as ripgrep calls a line break, whether it is escaped or not
         raise Refusal(
             "INVALID_ARGUMENT",
             f"ripgrep does not accept the pattern: {display(told, limit=1_000, newlines=True)}",
-            next_step="Correct the pattern, or set `literal` to search for it as it is. It is matched within one line.",
+            next_step="A match is within one line: search for a part that stands in one, and read the lines around it."
+            if of_lines
+            else "Correct the pattern, or set `literal` to search for it as it is. It is matched within one line.",
         )
     raise Refusal("FILE_OPERATION_FAILED", f"ripgrep ended with {ending.returncode}: {display(told, limit=200)}")
