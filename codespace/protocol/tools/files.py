@@ -79,7 +79,7 @@ FILES: Final = (
         group="files",
         description=(
             "List file paths, sorted; dotfiles too, ignored files only on request. Narrow by `glob` or by `query` (a "
-            "fuzzy part of the name). When it says that it was cut, narrow further."
+            "fuzzy part of the name; the best fit comes first then). When it says that it was cut, narrow further."
         ),
         hints=LOOKS,
         arguments=(
