@@ -390,6 +390,8 @@ WORKER_LOOK_SECONDS: Final = 1.0
 # Between two looks for verbs past those, while any is under way.
 WORKER_NEWS_SECONDS: Final = 0.05
 # Between two events that tell how much a process has written: a flood is no flood of events.
+WORKER_STATE_SECONDS: Final = 1.0
+# Between two looks at a process that writes nothing, for what no event tells: the kernel only counts some of it.
 WORKER_STOP_SECONDS: Final = 12.0
 # For a worker to end its processes and helpers in order (STOP_END_SECONDS and theirs); then it is killed.
 WORKER_TREES_SECONDS: Final = 5.0

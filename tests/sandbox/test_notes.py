@@ -102,6 +102,19 @@ async def test_a_command_that_waits_for_the_network_without_a_word_is_told_while
     await bench.call("terminate_process", process_id=ran["process_id"], grace_seconds=0)
 
 
+@pytest.mark.parametrize("kind", ["in-process", "uds"])
+async def test_a_command_that_waits_for_the_network_without_a_word_is_told_to_who_asks_only_for_its_status(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CODESPACE_RUNNER", kind)
+    waiting = f"use IO::Socket::INET; {TRIES['an address']} sleep 1000"
+    with trio.fail_after(SECONDS):
+        async with open_bench() as bench:
+            told = await bench.call("exec_command", command=["perl", "-e", waiting], wait_seconds=0)
+            while hints.RESTRICTED not in told["notes"]:
+                told = await bench.call("process_status", process_id=told["process_id"])
+
+
 async def test_a_command_that_waited_for_the_network_until_its_time_was_over_is_told(bench: Bench) -> None:
     waiting = f"use IO::Socket::INET; {TRIES['an address']} $| = 1; print 'working'; sleep 1000"
     ran = await bench.call("exec_command", command=["perl", "-e", waiting], wait_seconds=30, timeout_seconds=1)

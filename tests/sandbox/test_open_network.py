@@ -85,6 +85,25 @@ async def test_a_listed_host_is_reached_and_another_is_refused_with_what_to_add(
         assert "the operator adds `evil.example` to `allowed_domains`" in note
 
 
+@pytest.mark.parametrize("kind", ["in-process", "uds"])
+async def test_a_run_that_writes_nothing_and_goes_on_is_told_with_what_its_network_refused(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CODESPACE_RUNNER", kind)
+    exchange(monkeypatch, "codespace.limits", "WORKER_STATE_SECONDS", 600.0)  # told when it comes, not at the next look
+    async with networked() as (bench, _):
+        command = ["perl", "-e", f"close STDOUT; {ASK} sleep 600", "evil.example"]
+        process_id = (await bench.call("exec_command", command=command, wait_seconds=0))["process_id"]
+        status: dict[str, Any] = {"network_decisions": []}
+        while not status["network_decisions"]:
+            status = await bench.call("process_status", process_id=process_id)
+        (listed,) = (await bench.call("list_processes"))["processes"]
+        for told in (status, listed):
+            assert (told["state"], told["output_total"]) == ("running", 0)
+            assert [each["host"] for each in told["network_decisions"]] == ["evil.example"]
+            assert [note for note in told["notes"] if "the operator adds `evil.example`" in note]
+
+
 async def test_decisions_stand_in_the_audit_chain() -> None:
     async with networked() as (bench, _):
         ran = await run(bench, "perl", "-e", ASK, "evil.example")

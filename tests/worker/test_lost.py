@@ -97,7 +97,8 @@ async def test_output_that_nobody_was_told_of_yet_counts_as_far_as_it_lies_on_th
         begun = await bench.call("exec_command", command=command, open_stdin=True, wait_seconds=0, operation_key="k")
         process_id, whole = begun["process_id"], "told\nuntold\nas well\n"
         known = bench.daemon.tools._runner.process  # type: ignore[attr-defined]
-        await until(lambda: known(process_id).output_total["combined"])
+        await until(lambda: kept_bytes(bench.site.state) == len("told\n"))
+        await bench.call("read_process", process_id=process_id)
         await bench.call("write_stdin", process_id=process_id, data="\n")
         await until(lambda: kept_bytes(bench.site.state) == len(whole))
         assert known(process_id).output_total["combined"] == len("told\n")
