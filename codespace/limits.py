@@ -223,13 +223,13 @@ ENVIRONMENT_VARIABLES: Final = 256
 ARGUMENT_BYTES: Final = 6 * 1_048_576
 # Most bytes of argv, and of env, that any Linux takes; what is over its own limit is told by execve.
 SPAWN_THREADS: Final = 4
-# Commands that are looked up at once; each takes a fraction of a millisecond.
+# Threads that look for commands in one root, and those that make what starts need in all; each takes milliseconds.
 REMOVAL_THREADS: Final = 2
 # Private homes that are removed at once; a huge one must not keep commands from starting.
 THREAD_RETRY_SECONDS: Final = 0.1
 # Between two tries to get a thread for what a running command needs, while its account or container has no more.
 HASH_THREADS: Final = 2
-# Programs that are hashed for holds at once.
+# Programs that are hashed for holds at once in one root.
 STDIN_BYTES: Final = 8 * 1_048_576
 # Most bytes for stdin in one call; they wait in memory until the process reads them.
 STDIN_SECONDS: Final = 10.0
@@ -279,6 +279,8 @@ TERMINAL_HELD_BYTES: Final = 1_048_576
 # Most that is read from a terminal whose command has ended; the kernel keeps about 64 KiB for one.
 SPAWN_SECONDS: Final = 10.0
 # Longest start of one command, a hanging execve included; it takes milliseconds.
+SPAWN_LOOK_SECONDS: Final = 4.0
+# Longest look for a program, or at what Landlock is to allow; well inside SPAWN_SECONDS, so that a hung root is named.
 END_SECONDS: Final = 5.0
 # After SIGKILL: how long the tree may take to be gone; only an uninterruptible disk wait takes longer than a few ms.
 DRAIN_SECONDS: Final = 1.0

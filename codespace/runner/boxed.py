@@ -63,15 +63,13 @@ class Boxed:
         self._prepared = prepared
         self._launch = launch
 
-    @classmethod
-    def prepare(cls, sandbox: Sandbox, workspace: Workspace, request: SpawnRequest, by_hand: bool) -> Boxed:
-        """Look at the root and open what the start needs. Blocks: for a thread.
+    @staticmethod
+    def look(sandbox: Sandbox, workspace: Workspace, request: SpawnRequest) -> Prepared:
+        """Look at the root; nothing is made. Blocks, for ever where a filesystem hangs: for a thread that may be left.
 
-        Args:
-            by_hand: The monitor lays the covers that can be left to it.
-        Raises: Refusal SANDBOX_UNAVAILABLE, PROCESS_SPAWN_FAILED; nothing is left then.
+        Raises: Refusal SANDBOX_UNAVAILABLE.
         """
-        prepared = sandbox.prepare(
+        return sandbox.prepare(
             workspace,
             command=request.argv,
             cwd=request.cwd,
@@ -79,8 +77,17 @@ class Boxed:
             protected=protected_paths(workspace),
             tty=request.tty,
         )
+
+    @classmethod
+    def make(cls, prepared: Prepared, by_hand: bool) -> Boxed:
+        """Open what the start needs. Blocks for a moment, and looks at nothing of the root: for a thread.
+
+        Args:
+            by_hand: The monitor lays the covers that can be left to it.
+        Raises: Refusal SANDBOX_UNAVAILABLE; nothing is left then.
+        """
         try:
-            held = quota.hold(prepared.equipment.mechanisms, workspace)
+            held = quota.hold(prepared.equipment.mechanisms, prepared.workspace)
         except OSError as error:
             raise unavailable(f"its limits could not be put in force ({error.strerror})", retry=True) from error
         try:

@@ -9,19 +9,19 @@ import posixpath
 import re
 import stat
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
-
-import trio
 
 from codespace import limits
 from codespace.contract import ABSENT, Workspace
 from codespace.display import display
 from codespace.errors import Refusal
 from codespace.runner import environment
+from codespace.runner.turns import Turns
 from codespace.sandbox import shortage
 
 _READ_BYTES: Final = 1_048_576
-_hashing = trio.CapacityLimiter(limits.HASH_THREADS)
+_hashing = Turns(limits.HASH_THREADS)
 _HINTS: Final = {
     errno.ENOEXEC: "It is neither a binary for this machine nor a script with a `#!` line; name its interpreter first.",
     errno.ENOENT: "Its interpreter (the `#!` line, which must not end in CRLF, or the loader) does not exist; correct "
@@ -169,11 +169,15 @@ async def resolve(
         cwd_fd: That directory, open; closing stays with the caller.
         versions: Asked for the workspace files; a path that it refuses is bound by the refusal's code.
         sees: Whether a real path is there for the command, as its sandbox shows it; None where all are.
-    Raises: Refusal INVALID_COMMAND, PROCESS_SPAWN_FAILED.
+    Raises: Refusal INVALID_COMMAND, PROCESS_SPAWN_FAILED, TIMEOUT.
     """
     environment.check_argv(argv)
     path = workspace.env.get("PATH", environment.PATH)
-    program, file, version = await trio.to_thread.run_sync(_bind, argv[0], path, cwd_fd, sees, limiter=_hashing)
+    bind = partial(_bind, argv[0], path, sees)
+    try:
+        program, file, version = await _hashing.run_in(workspace, bind, cwd_fd, "the program")
+    except OSError as error:
+        raise unprepared("The program could not be looked at", error) from error
     bound = {"program": program, "program_file": file, "program_version": version}
     for name in _named(workspace.root, argv, cwd):
         try:
@@ -185,7 +189,7 @@ async def resolve(
     return bound
 
 
-def _bind(argv0: str, path: str, cwd_fd: int, sees: Sees | None) -> tuple[str, str, str]:
+def _bind(argv0: str, path: str, sees: Sees | None, cwd_fd: int) -> tuple[str, str, str]:
     program = find(argv0, path, cwd_fd, sees)
     # Not through `beneath`: execve follows links too, and what it will run is what must be bound.
     held = os.open(program, os.O_PATH | os.O_CLOEXEC, dir_fd=cwd_fd)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import structlog
 import trio
 
 from codespace import limits
 from codespace.contract import SpawnRequest, Workspace
+from codespace.display import display
 from codespace.errors import Refusal
 from codespace.platform import own_umask
 from codespace.runner import environment, program, quota
@@ -26,12 +28,18 @@ from codespace.runner.pipes import Pipes
 from codespace.runner.process import Process
 from codespace.runner.terminal import Terminal
 from codespace.runner.threads import run_patiently
+from codespace.runner.turns import Turns
 from codespace.sandbox import degraded
 from codespace.sandbox.box import Sandbox, unavailable
 from codespace.sandbox.limits import Mechanisms
 from codespace.sandbox.probe import Rung
 
 log = structlog.get_logger("codespace.runner")
+
+_HUNG: Final = (
+    "Ask the operator to look for a hung disk or network filesystem there, below it, or where its git repository or "
+    "the program lies. It holds up no command in another root."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +74,15 @@ class Starter:
         self._sandbox = sandbox
         """None: every command runs without one."""
         self._proxy = proxy
-        self._looking_up = trio.CapacityLimiter(limits.SPAWN_THREADS)
+        self._looks = Turns(limits.SPAWN_THREADS)
+        self._making = trio.CapacityLimiter(limits.SPAWN_THREADS)
+        """For what touches no file of a workspace: a root that hangs must hold up no other."""
 
     async def start(self, workspace: Workspace, request: SpawnRequest, cwd_fd: int) -> Process:
         """Start one command; returns it once its program runs. Its private home is made before.
 
-        Raises: Refusal PROCESS_SPAWN_FAILED, SANDBOX_UNAVAILABLE, SHUTTING_DOWN; nothing runs then, a home may be left.
+        Raises: Refusal PROCESS_SPAWN_FAILED, SANDBOX_UNAVAILABLE, SHUTTING_DOWN, TIMEOUT where the root does not
+            answer; nothing runs then, a home may be left.
         Cancel: as an error.
         Source: limits.SPAWN_SECONDS, limits.SANDBOX_SPAWN_SECONDS; a slow sandbox is not to be had now, and says so.
         """
@@ -79,7 +90,7 @@ class Starter:
         if self._sandbox is not None:
             # The probe is bounded by itself: limits.SANDBOX_START_SECONDS for each bubblewrap that is tried.
             if self._sandbox.known is None:
-                await trio.to_thread.run_sync(self._sandbox.standing, limiter=self._looking_up)
+                await trio.to_thread.run_sync(self._sandbox.standing, limiter=self._making)
             rung = self._sandbox.choose(workspace)
             if workspace.network == "enabled" and self._proxy is None:
                 raise unavailable("network `enabled` needs a door out of it, and none is opened here")
@@ -103,8 +114,14 @@ class Starter:
             ) from None
 
     async def _start_plain(self, workspace: Workspace, request: SpawnRequest, cwd_fd: int, rung: Rung) -> Process:
+        env = environment.build(workspace.env, request.env, self._homes.path(request.process_id), terminal=request.tty)
+        find, seconds = partial(program.find, request.argv[0], env["PATH"]), limits.SPAWN_LOOK_SECONDS
+        try:
+            found = await self._looks.run_in(workspace, find, cwd_fd, _subject(workspace), seconds, _HUNG)
+        except OSError as error:
+            raise program.unprepared("The program could not be looked for", error) from error
         prepared = await trio.to_thread.run_sync(
-            _prepare, self._homes, self._mechanisms, workspace, request, cwd_fd, limiter=self._looking_up
+            _prepare, self._homes, self._mechanisms, workspace, request, found, env, limiter=self._making
         )
         try:
             pipes = _open(request)
@@ -132,9 +149,9 @@ class Starter:
     async def _start_in_box(
         self, sandbox: Sandbox, workspace: Workspace, request: SpawnRequest, cwd_fd: int, *, by_hand: bool
     ) -> Process:
-        boxed = await trio.to_thread.run_sync(
-            Boxed.prepare, sandbox, workspace, request, by_hand, limiter=self._looking_up
-        )
+        look = partial(Boxed.look, sandbox, workspace, request)
+        prepared = await self._looks.run(workspace, look, _subject(workspace), next_step=_HUNG)
+        boxed = await trio.to_thread.run_sync(Boxed.make, prepared, by_hand, limiter=self._making)
         way_out = None
         if workspace.network == "enabled" and self._proxy is not None:
             way_out = WayOut(self._proxy, workspace.allowed_domains, request.process_id)
@@ -190,9 +207,9 @@ class Starter:
         try:
             places = (workspace.root, prepared.env["HOME"])
             terminal = pipes.theirs[0] if pipes.is_terminal else None
-            ruleset = await trio.to_thread.run_sync(
-                degraded.ruleset, places, workspace.readable_paths, terminal, limiter=self._looking_up
-            )
+            make = partial(degraded.ruleset, places, workspace.readable_paths, terminal)
+            seconds = limits.SPAWN_LOOK_SECONDS
+            ruleset = await self._looks.open(workspace, make, _subject(workspace), seconds, _HUNG)
         except OSError as error:
             raise unavailable(f"Landlock refused its rules ({error.strerror})") from error
         try:
@@ -230,6 +247,10 @@ class Starter:
         )
 
 
+def _subject(workspace: Workspace) -> str:
+    return f"{display(workspace.root, limit=200)} and what else the start needs"
+
+
 def _open(request: SpawnRequest) -> Pipes | Terminal:
     try:
         if request.tty:
@@ -240,10 +261,8 @@ def _open(request: SpawnRequest) -> Pipes | Terminal:
 
 
 def _prepare(
-    homes: Homes, mechanisms: Mechanisms, workspace: Workspace, request: SpawnRequest, cwd_fd: int
+    homes: Homes, mechanisms: Mechanisms, workspace: Workspace, request: SpawnRequest, found: str, env: dict[str, str]
 ) -> _Prepared:
-    env = environment.build(workspace.env, request.env, homes.path(request.process_id), terminal=request.tty)
-    found = program.find(request.argv[0], env["PATH"], cwd_fd)
     try:
         homes.make(request.process_id)
     except OSError as error:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -14,11 +17,19 @@ from codespace import limits
 from codespace.beneath import Root
 from codespace.contract import Workspace
 from codespace.errors import Refusal
+from codespace.runner import program
 from codespace.runner.files import Files
 from codespace.runner.roots import Roots
 from codespace.runner.search.search import Search
 from codespace.runner.turns import Turns
+from codespace.sandbox import degraded
+from codespace.sandbox.box import Sandbox
+from codespace.sandbox.probe import Standing
 from codespace.testing import open_bench
+from codespace.testing.bench import Bench
+
+from . import supervised
+from .supervised import refused
 
 
 class Hanging(Roots):
@@ -172,3 +183,145 @@ async def test_a_command_in_a_root_that_does_not_answer_is_refused_in_time_and_k
         monkeypatch.setattr(limits, "READ_SECONDS", 20.0)
         ran = await bench.call("exec_command", command=["true"], cwd="sub", operation_key="k", wait_seconds=50)
         assert (ran["exit_code"], ran["replayed"]) == (0, False)
+
+
+async def test_a_directory_is_lent_as_a_copy_that_is_closed_once_its_thread_is_done(
+    places: dict[str, Workspace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_go, lent, names = threading.Event(), list[int](), list[str]()
+
+    def look(directory: int) -> None:
+        lent.append(directory)
+        assert let_go.wait(60)
+        names.extend(os.listdir(directory))
+
+    monkeypatch.setattr(limits, "READ_SECONDS", 0.05)
+    directory = os.open(places["well"].root, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with pytest.raises(Refusal, match="TIMEOUT"):
+            await Turns(1).run_in(places["well"], look, directory, "the root")
+    finally:
+        os.close(directory)
+    let_go.set()
+    with trio.fail_after(30):
+        while not lent or _is_open(lent[0]):
+            await trio.lowlevel.checkpoint()
+    assert names == ["a.txt"]
+
+
+# --- starts of commands ---
+
+
+class Hung:
+    """A filesystem that does not answer whoever looks at it, before the test lets it."""
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+        self.held = 0
+
+    def hang(
+        self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, lies_there: Callable[..., bool] = lambda *_: True
+    ) -> None:
+        real = getattr(owner, name)
+
+        def look(*arguments: Any, **how: Any) -> Any:
+            if lies_there(*arguments):
+                self.held += 1
+                assert self.let_go.wait(60)
+                self.held -= 1
+            return real(*arguments, **how)
+
+        monkeypatch.setattr(owner, name, look)
+
+    async def wait_held(self, count: int) -> None:
+        with trio.fail_after(30):
+            while self.held != count:
+                await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("is_boxed", [True, False])
+async def test_commands_that_a_root_holds_up_hold_up_none_in_another_root(
+    is_boxed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = []
+
+    async def run(bench: Bench) -> None:
+        ran = await bench.call("exec_command", workspace_id="hung", command=["true"], wait_seconds=50)
+        ended.append(ran["exit_code"])
+
+    hung = Hung()
+    async with open_bench(others={"hung": {"occupancy": "shared"}}, sandbox=is_boxed) as bench:
+        if is_boxed:
+            hung.hang(monkeypatch, Sandbox, "prepare", lambda _, workspace: workspace.id == "hung")
+        else:
+            root = str(bench.site.root("hung"))
+            hung.hang(monkeypatch, program, "find", lambda *found: os.readlink(f"/proc/self/fd/{found[2]}") == root)
+        async with trio.open_nursery() as nursery:
+            for _ in range(limits.SPAWN_THREADS + 1):
+                nursery.start_soon(run, bench)
+            await hung.wait_held(limits.SPAWN_THREADS)
+            ran = await bench.call("exec_command", workspace_id="main", command=["true"], wait_seconds=50)
+            assert (ran["exit_code"], ended) == (0, [])
+            assert hung.held == limits.SPAWN_THREADS  # the one more still waits for its turn
+            hung.let_go.set()
+    assert ended == [0] * (limits.SPAWN_THREADS + 1)
+
+
+@pytest.mark.parametrize("way", ["boxed", "landlock", "plain"])
+async def test_a_start_that_its_root_holds_up_is_cancelled_or_refused_at_once_and_leaves_nothing(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = Sandbox()
+    if way == "landlock":
+        sandbox._known = Standing("landlock", None, ("no bubblewrap",), 7)
+    async with supervised.open_bench(tmp_path, sandbox=None if way == "plain" else sandbox) as bench:
+        bench.workspace = replace(bench.workspace, allow_degraded=way == "landlock")
+        await bench.run("true")
+        hung, before = Hung(), len(os.listdir("/proc/self/fd"))
+        owner, name = {"boxed": (Sandbox, "prepare"), "landlock": (degraded, "ruleset"), "plain": (program, "find")}[
+            way
+        ]
+        hung.hang(monkeypatch, owner, name)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bench.spawn, "true")
+            await hung.wait_held(1)
+            nursery.cancel_scope.cancel()  # as the stop of the daemon does
+        assert hung.held == 1
+        monkeypatch.setattr(limits, "READ_SECONDS", 0.1)
+        monkeypatch.setattr(limits, "SPAWN_LOOK_SECONDS", 0.1)
+        refusal = await refused("TIMEOUT", bench.spawn("true"))
+        assert str(bench.folder) in refusal.message
+        assert "ask the operator" in str(refusal.next_step).lower()
+        monkeypatch.undo()
+        hung.let_go.set()
+        await hung.wait_held(0)
+        with trio.fail_after(30):
+            while len(os.listdir("/proc/self/fd")) != before:
+                await trio.lowlevel.checkpoint()
+        assert list((tmp_path / "state" / "homes").glob("*/*")) == []
+        assert (await bench.run("true"))[0].exit_code == 0
+
+
+async def test_a_program_that_cannot_be_hashed_for_a_hold_refuses_that_call_alone(
+    places: dict[str, Workspace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def versions(_: Any) -> dict[str, str]:
+        return {}
+
+    hung = Hung()
+    hung.hang(monkeypatch, program, "find", lambda *found: os.readlink(f"/proc/self/fd/{found[2]}").endswith("/hung"))
+    opened = {name: os.open(place.root, os.O_PATH | os.O_CLOEXEC) for name, place in places.items()}
+    resolve = {name: partial(program.resolve, places[name], ["sh"], ".", opened[name], versions) for name in places}
+    try:
+        async with trio.open_nursery() as nursery:
+            for _ in range(limits.HASH_THREADS):
+                nursery.start_soon(resolve["hung"])
+            await hung.wait_held(limits.HASH_THREADS)
+            assert (await resolve["well"]())["program_version"]
+            nursery.cancel_scope.cancel()
+        assert hung.held == limits.HASH_THREADS
+    finally:
+        hung.let_go.set()
+        for descriptor in opened.values():
+            os.close(descriptor)
+    await hung.wait_held(0)
