@@ -5,13 +5,13 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from codespace.runner.output.segment import mapped
+from codespace.runner.output.segment import opened
 
 
 def kept_bytes(state: Path) -> int:
     """Return how far the longest spool below a state directory goes."""
     ends = [0]
     for path in state.glob("spool/*/*/*"):
-        with suppress(OSError, ValueError), mapped(str(path)) as segment:  # one that is just begun is none yet
+        with suppress(OSError, ValueError), opened(str(path)) as segment:  # one that is just begun is none yet
             ends.append(segment.ends()[0])
     return max(ends)

@@ -20,7 +20,7 @@ from codespace.contract import Encoding, Stream
 from codespace.runner.output import kept
 from codespace.runner.output.output import Output
 from codespace.runner.output.pieces import Piece
-from codespace.runner.output.segment import FRAME_BYTES, HEADER_BYTES, INDEX, Offsets
+from codespace.runner.output.segment import FRAME_BYTES, HEADER_BYTES, INDEX, Offsets, opened
 from codespace.runner.output.spool import Block, Spool
 from codespace.runner.output.spooling import keep
 from codespace.runner.output.spools import Spools
@@ -408,3 +408,15 @@ def test_what_is_no_segment_is_passed_over(tmp_path: Path, kind: str) -> None:
     else:
         path.mkdir()
     assert kept.look(str(tmp_path)).runs == ()
+
+
+def test_a_segment_that_is_cut_off_while_it_is_read_is_read_up_to_there(tmp_path: Path) -> None:
+    spool = Spool(str(tmp_path / "spool"), 1_000_000, lambda size: True, lambda size: None)
+    assert spool.write((0, 0, 0), [(1, bytes(30_000)), (2, bytes(30_000))])
+    spool.close()
+    (path,) = (tmp_path / "spool").iterdir()
+    with opened(str(path)) as segment:
+        os.truncate(path, HEADER_BYTES + FRAME_BYTES + 10_000)  # as its writer does where the disk is full
+        assert segment.read(INDEX["combined"], 0, 60_000) == bytes(10_000)
+        assert segment.ends() == (30_000, 30_000, 0)  # by its header; a later look sees the new end
+    assert kept.look(str(tmp_path / "spool")).runs[0].ends == (10_000, 10_000, 0)

@@ -14,7 +14,7 @@ from typing import Final
 
 from codespace.contract import Encoding, Stream
 from codespace.runner.output.pieces import Piece, cut, limit_of, span
-from codespace.runner.output.segment import INDEX, Offsets, mapped
+from codespace.runner.output.segment import INDEX, Offsets, opened
 
 SUFFIX: Final = ".spool"
 
@@ -65,7 +65,7 @@ def _read(parts: Sequence[Part], index: int, offset: int, limit_bytes: int) -> b
         if len(found) >= limit_bytes:
             break
         try:
-            with mapped(part.path) as segment:
+            with opened(part.path) as segment:
                 block = segment.read(index, offset + len(found), limit_bytes - len(found))
         except (OSError, ValueError):
             break  # it was given up meanwhile
@@ -115,7 +115,7 @@ def look(folder: str) -> Kept:
 
 def _part(path: str) -> Part | None:
     try:
-        with mapped(path) as segment:
+        with opened(path) as segment:
             return Part(path, segment.starts)
     except (OSError, ValueError):
         return None
@@ -123,7 +123,7 @@ def _part(path: str) -> Part | None:
 
 def _run(parts: list[Part]) -> Run:
     try:
-        with mapped(parts[-1].path) as segment:
+        with opened(parts[-1].path) as segment:
             return Run(tuple(parts), segment.ends())
     except (OSError, ValueError):
         return Run(tuple(parts), parts[-1].starts)

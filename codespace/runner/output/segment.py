@@ -1,12 +1,12 @@
 """One file of a spool: what a process wrote, in the order it arrived, as frames behind a header.
 
 Header: a mark, and the offsets (combined, stdout, stderr) of what follows. Frame: stream, length, bytes.
-A file that was cut off anywhere, by a full disk or a killed daemon, is read up to where it was cut.
+A file that was cut off anywhere, by a full disk or a killed daemon, is read up to where it was cut; also one that
+becomes shorter meanwhile, for which it is never mapped into memory: a look behind the new end would kill the reader.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import stat
 import struct
@@ -27,6 +27,8 @@ _HEADER: Final = struct.Struct(">8sQQQ")
 _FRAME: Final = struct.Struct(">BI")
 HEADER_BYTES: Final = _HEADER.size
 FRAME_BYTES: Final = _FRAME.size
+_BLOCK_BYTES: Final = 16_384
+# Read for a frame's header: it holds those of many small frames, and is quickly read for that of a large one.
 
 
 def header(starts: Offsets) -> bytes:
@@ -46,21 +48,29 @@ def ahead(offsets: Offsets, index: int, length: int) -> Offsets:
 
 
 class Segment:
-    """An existing segment, mapped into memory."""
+    """An existing segment, open for reading."""
 
-    def __init__(self, content: mmap.mmap) -> None:
-        """Raises: ValueError where it is none."""
-        mark, *starts = _HEADER.unpack_from(content) if len(content) >= HEADER_BYTES else (b"",)
+    def __init__(self, descriptor: int, size: int) -> None:
+        """Raises: OSError, ValueError where it is none."""
+        content = os.pread(descriptor, HEADER_BYTES, 0)
+        mark, *starts = _HEADER.unpack(content) if len(content) == HEADER_BYTES else (b"",)
         if mark != _MARK:
             raise ValueError("not a segment of a spool")
         self.starts: Offsets = (starts[0], starts[1], starts[2])
-        self._content = content
+        self._descriptor = descriptor
+        self._size = size
 
     def _frames(self) -> Iterator[tuple[int, int, int]]:
         """Give stream, position and length of each frame; the last one may be shorter than it says."""
-        at, size = HEADER_BYTES, len(self._content)
+        at, size = HEADER_BYTES, self._size
+        block, begin, last = b"", 0, 0
         while at + FRAME_BYTES < size:
-            index, length = _FRAME.unpack_from(self._content, at)
+            if at > last:
+                block, begin = os.pread(self._descriptor, _BLOCK_BYTES, at), at
+                last = at + len(block) - FRAME_BYTES  # where a header may begin that is wholly in the block
+                if at > last:
+                    return  # it was cut off meanwhile
+            index, length = _FRAME.unpack_from(block, at - begin)
             at += FRAME_BYTES
             yield index, at, min(length, size - at)
             at += length
@@ -81,9 +91,12 @@ class Segment:
                 continue
             skipped = max(0, offset - begin)
             if skipped < length and limit_bytes > 0:
-                part = self._content[at + skipped : at + min(length, skipped + limit_bytes)]
+                wanted_bytes = min(length - skipped, limit_bytes)
+                part = os.pread(self._descriptor, wanted_bytes, at + skipped)
                 parts.append(part)
                 limit_bytes -= len(part)
+                if len(part) < wanted_bytes:
+                    break  # it was cut off meanwhile
             elif limit_bytes <= 0:
                 break
             begin += length
@@ -91,14 +104,13 @@ class Segment:
 
 
 @contextmanager
-def mapped(path: str) -> Iterator[Segment]:
+def opened(path: str) -> Iterator[Segment]:
     """Lend a segment. Raises: OSError, ValueError where it is none."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise ValueError("not a regular file")
-        content = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)  # ValueError where it is empty
+        yield Segment(descriptor, status.st_size)
     finally:
         os.close(descriptor)
-    with content:
-        yield Segment(content)
