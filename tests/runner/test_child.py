@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -59,3 +60,24 @@ def test_a_child_that_was_forking_leaves_no_child_of_its_own_behind(monkeypatch:
             os.kill(pid, signal.SIGKILL)
         assert processes.still_alive_after(left, SECONDS) == frozenset()
         assert not left, "they outlived their parent"
+
+
+def test_a_child_is_ended_in_a_process_that_has_more_than_a_thousand_descriptors_open() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2_048:
+        pytest.skip("no process may have so many here")
+    before = processes.children()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2_048), hard))
+    held = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(1_024)]
+    try:
+        with subprocess.Popen(["/bin/sh", "-c", "sleep 987654 & echo; wait"], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"\n"
+            descriptors = os.listdir("/proc/self/fd")
+            child.end(process)
+            assert os.listdir("/proc/self/fd") == descriptors
+        assert not any(map(processes.is_alive, processes.children() - before))
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

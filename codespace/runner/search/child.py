@@ -111,23 +111,27 @@ def end(process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + limits.REAP_SECONDS
     process.send_signal(signal.SIGSTOP)
     wait_stopped(process.pid, limits.REAP_SECONDS)
-    killed = _kill_children(process.pid)
-    process.kill()
-    with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel holds it: it ends when its disk answers
-        process.wait(limits.REAP_SECONDS)
-    for child in killed:
-        select.select([child], [], [], max(deadline - time.monotonic(), 0))
-        os.close(child)
-
-
-def _kill_children(pid: int) -> list[int]:
-    """Kill the children of a stopped process and return descriptors that say when they are gone."""
     killed: list[int] = []
+    try:
+        _kill_children(process.pid, killed)
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel holds it: it ends when its disk answers
+            process.wait(limits.REAP_SECONDS)
+        for child in killed:
+            gone = select.poll()  # not select.select, which takes no descriptor from 1024 on
+            gone.register(child, select.POLLIN)
+            gone.poll(max(deadline - time.monotonic(), 0) * 1000)
+    finally:
+        for child in killed:
+            os.close(child)
+
+
+def _kill_children(pid: int, killed: list[int]) -> None:
+    """Kill the children of a stopped process; to `killed` go descriptors that say when they are gone."""
     for child in children(pid):
         with contextlib.suppress(OSError):
             killed.append(os.pidfd_open(child))
             signal.pidfd_send_signal(killed[-1], signal.SIGKILL)
-    return killed
 
 
 class _Watch:
