@@ -279,6 +279,8 @@ TERMINAL_HELD_BYTES: Final = 1_048_576
 # Most that is read from a terminal whose command has ended; the kernel keeps about 64 KiB for one.
 SPAWN_SECONDS: Final = 10.0
 # Longest start of one command, a hanging execve included; it takes milliseconds.
+MONITOR_SECONDS: Final = 8.0
+# For a monitor to take its order, which it does in a millisecond; inside SPAWN_SECONDS. Its keeper is replaced then.
 SPAWN_LOOK_SECONDS: Final = 4.0
 # Longest look for a program, or at what Landlock is to allow; well inside SPAWN_SECONDS, so that a hung root is named.
 END_SECONDS: Final = 5.0

@@ -22,7 +22,8 @@ class Keeper:
 
     def __init__(self) -> None:
         self._lock = trio.Lock()
-        self._resident = Resident(_argv, b"monitor", limits.KEEPER_END_SECONDS / 2)
+        self._resident = _resident()
+        self._retired: list[Resident] = []
         self._closed = False
 
     async def monitor(self) -> socket.socket:
@@ -46,6 +47,22 @@ class Keeper:
                 next_step="Call again; if it repeats, ask the operator to restart CodeSpace.",
             )
 
+    @property
+    def resident(self) -> Resident:
+        """The program that the next monitor comes from."""
+        return self._resident
+
+    async def replace(self, resident: Resident) -> None:
+        """Have monitors come from another program than `resident`, which does not answer; it may have been stopped.
+
+        It stays for the commands that it has: each of its monitors goes on by itself, and it ends behind the last.
+        """
+        async with self._lock:
+            if resident is self._resident and not self._closed:
+                resident.retire()
+                self._retired = [each for each in (*self._retired, resident) if not each.has_ended]
+                self._resident = _resident()
+
     def lay_by(self) -> None:
         """Have one spare monitor made, unless there is one: the next command need not wait for a fork."""
         self._resident.lay_by()
@@ -61,8 +78,13 @@ class Keeper:
     async def aclose(self) -> None:
         """End the keeper and start none again; every monitor must have been let go of before."""
         self._closed = True
-        async with self._lock:
-            await self._resident.discard()
+        async with self._lock, trio.open_nursery() as nursery:
+            for resident in (*self._retired, self._resident):
+                nursery.start_soon(resident.discard)
+
+
+def _resident() -> Resident:
+    return Resident(_argv, b"monitor", limits.KEEPER_END_SECONDS / 2)
 
 
 def _argv() -> list[str]:

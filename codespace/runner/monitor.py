@@ -13,6 +13,8 @@ from typing import Any
 
 import trio
 
+from codespace import limits
+
 
 class Monitor:
     """One monitor that has not been asked yet, or the one that owns a command."""
@@ -30,12 +32,14 @@ class Monitor:
         Args:
             descriptors: stdin, stdout, stderr, directory; copies are sent.
         After None, `ready` says whether the monitor was there at all: where not, nothing was started.
-        Raises: OSError where the kernel does not take the descriptors.
+        Raises: OSError where the kernel does not take the descriptors; trio.TooSlowError where the monitor does not
+            take the order within limits.MONITOR_SECONDS.
         Cancel: close it; nothing of the command is left.
         """
-        with contextlib.suppress(ConnectionError):  # it ended; what it had said before can still be read
-            await self._send(json.dumps(order).encode() + b"\n", descriptors)
-        event = await self.event()
+        with trio.fail_after(limits.MONITOR_SECONDS):
+            with contextlib.suppress(ConnectionError):  # it ended; what it had said before can still be read
+                await self._send(json.dumps(order).encode() + b"\n", descriptors)
+            event = await self.event()
         if event is not None and event["event"] == "ready":
             self.ready = True
             event = await self.event()

@@ -8,6 +8,7 @@ their lifeline is the control socket.
 from __future__ import annotations
 
 import contextlib
+import signal
 import socket
 import subprocess
 from collections.abc import Callable, Sequence
@@ -60,17 +61,34 @@ class Resident:
         spare, self._spare = self._spare, None
         return spare or self._ask()
 
+    def retire(self) -> None:
+        """Ask it for nothing more: woken, where something has stopped it, it ends behind the last that it handed out.
+
+        It is still to be discarded.
+        """
+        self._let_go()
+        if self._program is not None:
+            self._program.send_signal(signal.SIGCONT)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing of it is left to be discarded."""
+        return self._program is None or self._program.poll() is not None
+
+    def _let_go(self) -> None:
+        control, self._control = self._control, None
+        spare, self._spare = self._spare, None
+        for end in (spare, control):
+            if end is not None:
+                end.close()
+
     async def discard(self) -> None:
         """End it: it gets its patience, and is killed then; starting it again is possible.
 
         Cancel: not possible; bounded by twice its patience.
         """
-        control, self._control = self._control, None
+        self._let_go()
         program, self._program = self._program, None
-        spare, self._spare = self._spare, None
-        for end in (spare, control):
-            if end is not None:
-                end.close()
         if program is not None:
             # Protects the wait for its end; a program in a hung disk access must not hold the stop.
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 2 * self._seconds):

@@ -223,9 +223,14 @@ class Starter:
     ) -> tuple[Monitor, int]:
         """Have a monitor start a program; a second one only where the first cannot have started it."""
         for is_last in (False, True):
+            keeper = self._keeper.resident
             monitor = Monitor(await self._keeper.monitor())
             try:
                 event = await monitor.start(order, descriptors)
+            except trio.TooSlowError:
+                monitor.close()
+                await self._keeper.replace(keeper)
+                raise _unheard() from None
             except OSError as error:
                 monitor.close()
                 raise program.unprepared("The start could not be asked for", error) from error
@@ -245,6 +250,15 @@ class Starter:
             "The helper that starts commands was killed while it started this one. What it had started was ended.",
             next_step="Look at what the command may have done before you send it again.",
         )
+
+
+def _unheard() -> Refusal:
+    return Refusal(
+        "PROCESS_SPAWN_FAILED",
+        f"The helper that watches over commands (codespace-monitor) did not answer within {limits.MONITOR_SECONDS:g} s "
+        "and was replaced. Nothing runs of this command.",
+        next_step="Call again; if it repeats, ask the operator to look for what stops the processes of CodeSpace.",
+    )
 
 
 def _subject(workspace: Workspace) -> str:

@@ -443,6 +443,31 @@ async def test_a_killed_keeper_is_replaced_and_its_monitors_go_on(bench: Bench) 
     assert (await bench.supervisor.wait_exit(running)).exit_code == 4
 
 
+async def test_a_stopped_keeper_is_replaced_and_still_ends_what_its_monitors_leave(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finishing = await bench.spawn("sh", "-c", "read line; exit 4", open_stdin=True)
+    left = await bench.spawn("sh", "-c", "echo $PPID; setsid sleep 600 & sleep 600")
+    owner = await bench.first_pid(left)
+    below = processes.descendants(owner)
+    keeper = keeper_pid()
+    os.kill(keeper, signal.SIGSTOP)
+    spare = bench.supervisor._keeper.resident.take()
+    assert spare is not None
+    spare.close()
+    monkeypatch.setattr(limits, "MONITOR_SECONDS", 0.1)
+    refusal = await refused("PROCESS_SPAWN_FAILED", bench.spawn("touch", "happened"))
+    assert "was replaced" in refusal.message
+    monkeypatch.undo()
+    assert (await bench.run("echo", "next"))[1] == "next\n"
+    await bench.supervisor.write_stdin(finishing, b"\n", eof=True)
+    assert (await bench.supervisor.wait_exit(finishing)).exit_code == 4
+    os.kill(owner, signal.SIGKILL)
+    assert (await bench.supervisor.wait_exit(left)).termination == "lost"
+    await processes.wait_gone({*below, keeper})  # woken, it swept up, and had nothing more to wait for
+    assert os.listdir(bench.folder) == []
+
+
 async def test_a_spare_monitor_that_could_not_fork_when_it_was_made_costs_no_command(bench: Bench) -> None:
     await bench.run("true")
     resident = bench.supervisor._keeper._resident
