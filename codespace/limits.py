@@ -615,9 +615,12 @@ HTTP_SESSIONS: Final = 64
 HTTP_SESSION_IDLE_SECONDS: Final = 1_800.0
 # A session without a request or an open stream ends after this.
 HTTP_CONNECTIONS: Final = 512
-# Most connections at once: a call each, and a stream for each session; strangers, who come before any token is asked
-# for, must leave descriptors for commands and patches (an account has 1024 as a rule). One more takes the place of the
-# longest stranger's; where all have shown a token, it is closed unserved.
+# Most connections at once: a call each, and a stream for each session. And no more than half of the files that can be
+# open beyond DESCRIPTORS (480 of the 1024 that an account has as a rule): strangers, who come before any token is asked
+# for, must leave some for commands and patches. One more takes the place of the longest stranger's; where all have
+# shown a token, it is closed unserved.
+HTTP_CONNECTIONS_LEAST: Final = 8
+# Connections that there may be however few files can be open: what a client and a browser need.
 HTTP_EVENT_BYTES: Final = 61_440
 # Largest answer that is one event of a stream: simple clients take lines of 64 KiB, the official one events of 1 MiB.
 HTTP_BACKLOG: Final = 100

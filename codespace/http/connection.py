@@ -8,6 +8,7 @@ time ends. RFC 9110, section 7.8: a server may go on in the protocol that it was
 
 from __future__ import annotations
 
+import resource
 from contextvars import ContextVar
 from weakref import WeakKeyDictionary
 
@@ -55,10 +56,10 @@ class Connection(TCPServer):
         """Serve it until it ends. Never raises; a fault is logged by its kind, since its text may quote a request.
 
         Of too many the one that was a stranger's for longest makes room; where there is none, this one does.
-        Source: limits.HTTP_CONNECTIONS.
+        Source: limits.HTTP_CONNECTIONS, limits.HTTP_CONNECTIONS_LEAST.
         """
         others = _open.setdefault(self.context, {})
-        if len(others) >= limits.HTTP_CONNECTIONS and not _make_room(others):
+        if len(others) >= _most() and not _make_room(others):
             await self.stream.aclose()
             return
         others[self] = None
@@ -116,6 +117,13 @@ def vouch() -> None:
     """Say that the connection of this request is of somebody who may come in: no stranger takes its place."""
     if (connection := _current.get()) is not None:
         connection.is_known = True
+
+
+def _most() -> int:
+    """Return how many there may be: half of the files that can be open here, but for those that one command takes."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    share = max((soft - limits.DESCRIPTORS) // 2, limits.HTTP_CONNECTIONS_LEAST)
+    return min(share, limits.HTTP_CONNECTIONS)
 
 
 def _make_room(others: dict[Connection, None]) -> bool:

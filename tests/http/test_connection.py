@@ -111,6 +111,16 @@ async def test_strangers_who_hold_connections_leave_descriptors_for_the_work(mon
         assert [await greeted(door, stream) for stream in streams[2:]] == [True] * 3
 
 
+async def test_a_client_has_its_places_however_few_files_can_be_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "DESCRIPTORS", 10**6)
+    async with open_door() as door, AsyncExitStack() as held:
+        streams = []
+        for _ in range(limits.HTTP_CONNECTIONS_LEAST + 1):
+            streams.append(await held.enter_async_context(await door.connect()))
+            assert await greeted(door, streams[-1])
+        assert [await greeted(door, stream) for stream in streams] == [False] + [True] * limits.HTTP_CONNECTIONS_LEAST
+
+
 async def test_a_stranger_takes_no_place_of_who_has_shown_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HTTP_CONNECTIONS", 3)
     monkeypatch.setattr(limits, "HTTP_IDLE_SECONDS", 1000.0)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import resource
+import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from codespace.testing.installed import HttpDaemon, script
+from codespace.testing.installed import HttpDaemon, over_http, script
 from codespace.testing.site import Site
 
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
@@ -72,6 +75,20 @@ def test_health_is_told_to_everyone_and_nothing_more(daemon: HttpDaemon) -> None
     assert answer.status_code == 200
     for secret in (daemon.token, str(daemon.site.folder), "main"):
         assert secret not in answer.text
+
+
+async def test_strangers_leave_files_for_the_work_where_few_can_be_open(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.add_workspace("main")
+    with HttpDaemon(site) as daemon, ExitStack() as strangers:
+        _, hard = resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, (100, hard))
+        async with over_http(site, daemon.url, daemon.token) as visit:
+            for _ in range(150):
+                strangers.enter_context(socket.create_connection(("127.0.0.1", daemon.port), timeout=60))
+            assert (await visit.call("exec_command", command=["true"]))["exit_code"] == 0
+            patch = "*** Begin Patch\n*** Add File: new\n+new\n*** End Patch\n"
+            assert (await visit.call("apply_patch", patch=patch))["status"] == "applied"
 
 
 def test_other_paths_are_not_found_and_bodies_are_bounded(daemon: HttpDaemon, authorized: dict[str, str]) -> None:
