@@ -36,7 +36,7 @@ log = structlog.get_logger("codespace.service")
 
 E = TypeVar("E", bound=Exception)
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_OF_TERMINALS = (signal.SIGINT, signal.SIGHUP)
 _CUT_OFF_EXIT_CODE = 70  # EX_SOFTWARE: the stop itself failed
 
 
@@ -67,9 +67,11 @@ async def run(settings: Settings, *, stdio: bool, http: bool, console: bool, no_
 
 
 def _heard() -> list[signal.Signals]:
-    """Return the signals that begin the stop; no hang-up where it was ignored at the start, as `nohup` has it."""
-    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    return [number for number in _SIGNALS if number != signal.SIGHUP or not ignored]
+    """Return the signals that begin the stop: those of a terminal only where they were not ignored at the start.
+
+    As `nohup` has a hang-up, and a script the Ctrl-C of what it starts in its background.
+    """
+    return [signal.SIGTERM, *(each for each in _OF_TERMINALS if signal.getsignal(each) is not signal.SIG_IGN)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,19 +65,20 @@ def test_a_signal_ends_a_start_that_waits(tmp_path: Path) -> None:
         wire.close()
 
 
-def test_a_daemon_that_shall_outlive_its_terminal_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+def test_a_daemon_that_shall_outlive_its_terminal_does(tmp_path: Path, number: signal.Signals) -> None:
     site = Site(tmp_path)
     site.add_workspace()
-    command = ["/bin/sh", "-c", 'trap "" HUP; exec "$@"', "sh", script(), "serve", "--stdio"]
+    command = ["/bin/sh", "-c", f'trap "" {number:d}; exec "$@"', "sh", script(), "serve", "--stdio"]
     with Wire(site, command=command) as wire:
-        wire.process.send_signal(signal.SIGHUP)
+        wire.process.send_signal(number)
         ask = ["grep", "SigIgn", "/proc/self/status"]
         told = wire.call("exec_command", workspace_id="main", command=ask, wait_seconds=END_SECONDS)
-        hears = int(told["structuredContent"]["chunk"].split()[1], 16) & 1 << signal.SIGHUP - 1 == 0
+        hears = int(told["structuredContent"]["chunk"].split()[1], 16) & 1 << number - 1 == 0
         assert hears, "a command outlives its own terminal as well"
         wire.process.send_signal(signal.SIGTERM)
         assert wire.process.wait(END_SECONDS) == 0
-    assert [line for line in wire.log.read_text().splitlines() if "SIGHUP" in line] == []
+    assert [line for line in wire.log.read_text().splitlines() if number.name in line] == []
 
 
 @contextmanager
