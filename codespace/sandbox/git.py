@@ -14,7 +14,7 @@ import re
 import stat
 import string
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
@@ -24,7 +24,7 @@ from codespace.beneath import Root
 from codespace.errors import Refusal
 from codespace.sandbox import gitconfig, gitindex, gitstamps, gitways, shortage
 from codespace.sandbox.gitconfig import WORKTREES
-from codespace.sandbox.gitstamps import Stamped, Stamps
+from codespace.sandbox.gitstamps import Look, Stamped, Stamps
 from codespace.sandbox.scan import GitDirectory, Inventory, is_git_name
 
 Mode = Literal["read_only", "commit", "unprotected"]
@@ -58,6 +58,8 @@ _GUARDS_OF_WORKTREE: Final[Mapping[str, bytes | None]] = {"config.worktree": b""
 # With a directory `modules` it would be taken for one with submodules, and `git worktree remove` would refuse. Where
 # there are submodules it must be one, or git could not clone them.
 _SMALL_BYTES: Final = 4096
+_LOOKED_AT_ONCE: Final = 1_024  # most submodules between two looks at the clock
+_PLACES_BYTES: Final = 67_108_864  # most that the names of all places where git expects one may take
 
 
 def split(
@@ -98,7 +100,8 @@ def committing(
         return [], [path]
     if not _guarded(root, below, GUARDS):
         return [], [path]
-    own, others = _worktrees(root, below + WORKTREES, workspace) if _kind(root, below + WORKTREES) else ([], [])
+    has_worktrees = _kind(root, below + WORKTREES)
+    own, others = _worktrees(root, below + WORKTREES, workspace, until) if has_worktrees else ([], [])
     opened = [place for place in inside if not any(place.startswith(f"{other}/") for other in others)]
     if not all(_kind(root, place) or _made(root, place) for place in opened):
         return [], [path]
@@ -172,7 +175,7 @@ def _kind_of(entry: os.DirEntry[str]) -> str:
     return "directory" if entry.is_dir(follow_symlinks=False) else "file"
 
 
-def _worktrees(root: Root, path: str, workspace: str) -> tuple[list[str], list[str]]:
+def _worktrees(root: Root, path: str, workspace: str, until: float) -> tuple[list[str], list[str]]:
     """Return the writable and the read-only mounts in a repository's `worktrees`; all of it, if it cannot be read."""
     writable = [path]
     closed: list[str] = []
@@ -186,7 +189,7 @@ def _worktrees(root: Root, path: str, workspace: str) -> tuple[list[str], list[s
         os.close(descriptor)
     for name in names:
         below = f"{path}/{name}/"
-        if _tree_in(root, below, workspace) and _guarded(root, below, _guards(root, f"{path}/{name}")):
+        if _tree_in(root, below, workspace) and _guarded(root, below, _guards(root, f"{path}/{name}", until)):
             writable.append(f"{path}/{name}")
             closed += [below + part for part in (*_OF_WORKTREE, *RULING) if _kind(root, below + part)]
         elif _kind(root, f"{path}/{name}"):
@@ -194,9 +197,10 @@ def _worktrees(root: Root, path: str, workspace: str) -> tuple[list[str], list[s
     return writable, sorted(set(closed))
 
 
-def _guards(root: Root, worktree: str) -> Mapping[str, bytes | None]:
+def _guards(root: Root, worktree: str, until: float) -> Mapping[str, bytes | None]:
+    repository = GitDirectory(posixpath.dirname(posixpath.dirname(worktree)) or ".", "bare")
     has_submodules = not _kind(root, f"{worktree}/modules") and bool(
-        _indexed(root, worktree, GitDirectory(posixpath.dirname(posixpath.dirname(worktree)) or ".", "bare")).expected
+        _indexed(root, worktree, repository, Look(until)).expected
     )
     return {**_GUARDS_OF_WORKTREE, "modules": None} if has_submodules else _GUARDS_OF_WORKTREE
 
@@ -289,28 +293,42 @@ def submodules(root: Root, inventory: Inventory, *, checked: bool = False, outsi
     Raises: OSError, Refusal for a shortage; Refusal SANDBOX_UNAVAILABLE for what takes long.
     """
     places: dict[str, bool] = {}
-    entered: set[str] = set()
+    sparse: set[str] = set()
     unread: dict[str, Stamped] = {}
+    room = _PLACES_BYTES
     until = deadline()
-    stamps = Stamps()
+    unchecked, checking = Look(until), Look(until, Stamps())
     indexes = itertools.chain(
-        _indexes_below(root, inventory, stamps if checked else None),
-        _indexes_above(root, outside),
-        *(_indexes_outside(root, directory, stamps) for directory in outside),
+        _indexes_below(root, inventory, checking if checked else unchecked),
+        _indexes_above(root, outside, unchecked),
+        *(_indexes_outside(root, directory, checking) for directory in outside),
     )
     for top, repository, index in indexes:
-        if time.monotonic() > until:
-            raise gitstamps.too_much("the indexes of the git repositories in")
         if index.unread is not None:
             unread[repository] = index.unread.union(unread.get(repository, ()))
-        for path, is_sparse in _normal(root, top, index.expected):
+        for number, (path, is_sparse) in enumerate(_normal(root, top, index.expected)):
+            if number % _LOOKED_AT_ONCE == 0:
+                unchecked.at_clock()
+            room -= len(path)
+            if room < 0:
+                raise gitstamps.too_many_submodules()
             if is_sparse:
-                entered.update(found.path for found in inventory.git if found.path.startswith(f"{path}/"))
+                sparse.add(path)
             elif (there := _is_there(root, path)) is not None:
                 places[path] = there
     # Looked for where an index says, as a command can put one where `scan` looks for none: among git's own data.
-    entered.update(place for path, there in places.items() if there and root.stamp(place := f"{path}/.git") is not None)
+    entered = {place for path, there in places.items() if there and root.stamp(place := f"{path}/.git") is not None}
+    if sparse:
+        entered |= {found.path for found in inventory.git if _lies_in_any(found.path, sparse, unchecked)}
     return Submodules(places, frozenset(entered), unread)
+
+
+def _lies_in_any(path: str, directories: Collection[str], look: Look) -> bool:
+    look.at_clock()
+    while path := posixpath.dirname(path):
+        if path in directories:
+            return True
+    return False
 
 
 def _normal(root: Root, top: str, expected: Sequence[str]) -> Iterator[tuple[str, bool]]:
@@ -337,27 +355,24 @@ def _is_there(root: Root, path: str) -> bool | None:
     return True
 
 
-def _indexes_below(root: Root, inventory: Inventory, stamps: Stamps | None) -> Iterator[tuple[str, str, _Index]]:
-    """Yield the top of each working tree, its git directory or gitfile, and what its index says.
-
-    Args:
-        stamps: None where no command may write an index: names in it are not looked at then.
-    """
+def _indexes_below(root: Root, inventory: Inventory, look: Look) -> Iterator[tuple[str, str, _Index]]:
+    """Yield the top of each working tree, its git directory or gitfile, and what its index says."""
     for found in inventory.git:
-        index = _Index() if found.kind == "link" else _index_of(root, found, stamps)
+        look.at_clock()
+        index = _Index() if found.kind == "link" else _index_of(root, found, look)
         beside = posixpath.normpath(posixpath.join(root.path, posixpath.dirname(found.path)))
         for top in (beside, *(gitconfig.tops(root, found) if index.expected else ())):
             yield top, found.path, index
 
 
-def _indexes_above(root: Root, outside: Sequence[str]) -> Iterator[tuple[str, str, _Index]]:
+def _indexes_above(root: Root, outside: Sequence[str], look: Look) -> Iterator[tuple[str, str, _Index]]:
     """Yield the same of repositories that the root lies in the trees of, but for what `_indexes_outside` does."""
     for top, directories in gitconfig.above(root):
         if (place := f"{top}/.git") not in outside:
-            yield top, place, _indexed_at(directories[-1])
+            yield top, place, _indexed_at(directories[-1], look)
 
 
-def _indexes_outside(root: Root, directory: str, stamps: Stamps) -> Iterator[tuple[str, str, _Index]]:
+def _indexes_outside(root: Root, directory: str, look: Look) -> Iterator[tuple[str, str, _Index]]:
     """Yield the same of a git directory outside and of its linked worktrees in the root, but for the root itself.
 
     One that is not called `.git` may lie in its tree, wherever that begins: what is expected in it, a command can put
@@ -365,17 +380,17 @@ def _indexes_outside(root: Root, directory: str, stamps: Stamps) -> Iterator[tup
     """
     with Root.open(directory) as repository:
         itself = GitDirectory(".", "bare")
-        index = _indexed(repository, ".", itself, stamps)
+        index = _indexed(repository, ".", itself, look)
         if not is_git_name(posixpath.basename(directory)):
             led = any(_leads_into(directory, path) for path in index.expected)
-            index = _Index(unread=stamps.take_index(repository, ".") if led else index.unread)
+            index = _unread(repository, ".", look) if led else _Index(unread=index.unread)
         yield posixpath.dirname(directory), directory, index
         for name in gitstamps.names(repository, WORKTREES):
-            stamps.look_at_clock()
+            look.at_clock()
             own = f"{WORKTREES}/{name}"
             tree = _tree_in(repository, f"{own}/", root.path)
             if tree is not None and tree != root.path:
-                yield tree, f"{directory}/{own}", _indexed(repository, own, itself, stamps)
+                yield tree, f"{directory}/{own}", _indexed(repository, own, itself, look)
 
 
 def _leads_into(directory: str, path: str) -> bool:
@@ -387,26 +402,26 @@ def _leads_into(directory: str, path: str) -> bool:
     return any(whole.startswith(own) or (path.endswith("/") and own.startswith(whole)) for own in places)
 
 
-def _index_of(root: Root, found: GitDirectory, stamps: Stamps | None) -> _Index:
+def _index_of(root: Root, found: GitDirectory, look: Look) -> _Index:
     """Return what the index of a repository says, wherever it is: a submodule's and a worktree's lie elsewhere.
 
     Outside of the root only that of the root itself is looked for: which place on this machine is opened is not a
     command's to say.
     """
     if found.kind != "gitfile":
-        return _indexed(root, found.path, found, stamps)  # a bare one has one where it is told of a tree
+        return _indexed(root, found.path, found, look)  # a bare one has one where it is told of a tree
     directory = gitconfig.leads_to(root, found.path)
     own = root.path.rstrip("/") + "/"
     if directory.startswith(own):
-        return _indexed(root, directory[len(own) :], found, stamps)
-    return _indexed_at(directory, stamps) if found.path == ".git" else _Index()
+        return _indexed(root, directory[len(own) :], found, look)
+    return _indexed_at(directory, look) if found.path == ".git" else _Index()
 
 
-def _indexed(root: Root, directory: str, repository: GitDirectory, stamps: Stamps | None = None) -> _Index:
-    return _index(root, directory, partial(gitconfig.object_bytes, root, repository), stamps)
+def _indexed(root: Root, directory: str, repository: GitDirectory, look: Look) -> _Index:
+    return _index(root, directory, partial(gitconfig.object_bytes, root, repository), look)
 
 
-def _indexed_at(directory: str, stamps: Stamps | None = None) -> _Index:
+def _indexed_at(directory: str, look: Look) -> _Index:
     try:
         elsewhere = Root.open(directory)
     except (Refusal, ValueError) as problem:
@@ -414,14 +429,17 @@ def _indexed_at(directory: str, stamps: Stamps | None = None) -> _Index:
             raise
         return _Index()
     with elsewhere:
-        return _index(elsewhere, ".", partial(gitconfig.object_bytes_of, directory), stamps)
+        return _index(elsewhere, ".", partial(gitconfig.object_bytes_of, directory), look)
 
 
-def _index(root: Root, directory: str, object_bytes: Callable[[], int], stamps: Stamps | None) -> _Index:
-    expected = gitindex.expected(root, directory, object_bytes, checked=stamps is not None)
-    if expected is not None:
-        return _Index(expected)
-    return _Index(unread=frozenset() if stamps is None else stamps.take_index(root, directory))
+def _index(root: Root, directory: str, object_bytes: Callable[[], int], look: Look) -> _Index:
+    is_checked = look.stamps is not None
+    expected = gitindex.expected(root, directory, object_bytes, look.at_clock, checked=is_checked)
+    return _unread(root, directory, look) if expected is None else _Index(expected)
+
+
+def _unread(root: Root, directory: str, look: Look) -> _Index:
+    return _Index(unread=frozenset() if look.stamps is None else look.stamps.take_index(root, directory))
 
 
 def common_directory(root_path: str) -> str | None:

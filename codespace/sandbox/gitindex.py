@@ -42,15 +42,28 @@ _MOST_BLOCKS: Final = 1_024
 _ASTRAY: Final = re.compile(rb"\.git[/\x00]|\.\.[/\x00]", re.IGNORECASE)
 """What is in every index of version 2 with a name that leads into a git directory, or up."""
 _SLASH: Final = ord("/")
+_KEPT_BYTES: Final = 4_194_304
+_OF_ONE_BYTES: Final = 64
+# Most that names of submodules and of what a sparse index leaves out take, and what each takes besides: some 40,000,
+# the most that is known of a repository is 25,000. A command can have 4 KB of name stand in 8 bytes of an index.
+_READ_AT_ONCE: Final = 1_024  # most entries between two looks at the clock
 
 
-def expected(root: Root, directory: str, object_bytes: Callable[[], int], *, checked: bool = False) -> list[str] | None:
+def expected(
+    root: Root,
+    directory: str,
+    object_bytes: Callable[[], int],
+    look_at_clock: Callable[[], object] = lambda: None,
+    *,
+    checked: bool = False,
+) -> list[str] | None:
     """Return the paths of submodules in the index of the git directory `directory`, and with a slash behind them what
-    may hold any; None where it is too large or not as git writes it.
+    may hold any; None where it is too large or not as git writes it, or where they are very many.
 
     Args:
         object_bytes: Says how long an object's name is, asked for where it matters: the index does not say it, and one
             can be made that has other entries for each.
+        look_at_clock: Called every now and then; what it raises is raised.
         checked: None also where a name leads into a git directory or out of the tree. It takes reading each name.
     Raises: OSError, Refusal for a shortage.
     """
@@ -65,7 +78,7 @@ def expected(root: Root, directory: str, object_bytes: Callable[[], int], *, che
         if data is None:
             return None
         try:
-            found += _submodules(data, size, checked=checked)
+            found += _submodules(data, size, look_at_clock, checked=checked)
         except (ValueError, IndexError):
             return None
     return found
@@ -98,7 +111,7 @@ def _expects(data: bytes) -> bool:
     return _GITLINK in data or _SPARSE in data
 
 
-def _submodules(data: bytes, size: int, *, checked: bool) -> list[str]:
+def _submodules(data: bytes, size: int, look_at_clock: Callable[[], object], *, checked: bool) -> list[str]:
     """Return what `expected` does of one file. Raises: ValueError, IndexError where it is not as git writes it: of
     lengths that are not so git believes other names than are told here."""
     version, count = int.from_bytes(data[4:8], "big"), int.from_bytes(data[8:12], "big")
@@ -110,8 +123,10 @@ def _submodules(data: bytes, size: int, *, checked: bool) -> list[str]:
         return []
     found: list[str] = []
     starts = _starts_of_blocks(data, count)
-    position, name = 12, b""
+    position, name, kept, room = 12, b"", 0, _KEPT_BYTES
     for number in range(count):
+        if number % _READ_AT_ONCE == 0:
+            look_at_clock()
         begins = position in starts
         if starts.pop(position, number) != number:
             raise ValueError("who begins to read here finds another entry")
@@ -124,11 +139,12 @@ def _submodules(data: bytes, size: int, *, checked: bool) -> list[str]:
         if version == 4:
             stripped, start = _varint(data, start)
             end = data.index(b"\0", start)
-            if stripped > len(name):
+            kept = len(name) - stripped
+            if kept < 0:
                 raise ValueError("no name before is so long")
-            if begins and stripped != len(name):
+            if begins and kept:
                 raise ValueError("who begins to read here finds another name")
-            name = name[: len(name) - stripped] + data[start:end]
+            name = name[:kept] + data[start:end]
             position = end + 1
         else:
             end = data.index(b"\0", start)
@@ -136,11 +152,16 @@ def _submodules(data: bytes, size: int, *, checked: bool) -> list[str]:
             position += (end - position + 8) // 8 * 8
         if length != min(len(name), _LONG) or len(name) > _MOST_NAME_BYTES:
             raise ValueError("the length of a name is not what it is said to be")
-        if checked and _leads_astray(name):  # for a submodule too it removes the file there, and enters the directory
+        if checked and _leads_astray(
+            name, kept
+        ):  # for a submodule too it removes the file there, and enters the directory
             raise ValueError("a name leads to where no checkout may write")
         if mode in (_GITLINK, _DIRECTORY):
             if not name:
                 raise ValueError("it takes the place of an entry in the index that this one was split from")
+            room -= len(name) + _OF_ONE_BYTES
+            if room < 0:
+                raise ValueError("these are too many to be kept")
             found.append(os.fsdecode(name).rstrip("/") + ("/" if mode == _DIRECTORY else ""))
     if starts:
         raise ValueError("who begins to read at one of these finds other entries")
@@ -184,8 +205,11 @@ def _is_plain(data: bytes, count: int, size: int) -> bool:
     return not starts
 
 
-def _leads_astray(name: bytes) -> bool:
-    return name.startswith(b"/") or any(part == b".." or part.lower() == b".git" for part in name.split(b"/"))
+def _leads_astray(name: bytes, kept: int) -> bool:
+    """Return whether a name does that begins as one that does not, for `kept` bytes: only what is behind is looked at,
+    or a command could have much looked at for few bytes of an index."""
+    parts = name[name.rfind(b"/", 0, kept) + 1 :].split(b"/")
+    return name.startswith(b"/") or any(part == b".." or part.lower() == b".git" for part in parts)
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:

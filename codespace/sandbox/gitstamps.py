@@ -13,6 +13,7 @@ import posixpath
 import stat
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -76,6 +77,20 @@ class Stamps:
             raise too_much("what git has in hand in")
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at the indexes of however many repositories."""
+
+    until: float
+    stamps: Stamps | None = None
+    """None where no command may write an index: names in it are not looked at then."""
+
+    def at_clock(self) -> None:
+        """Raises: Refusal SANDBOX_UNAVAILABLE where the look takes long."""
+        if time.monotonic() > self.until:
+            raise too_much("the indexes of the git repositories in")
+
+
 def _digest(root: Root, path: str) -> Stamp | bytes | None:
     """Return a digest of an index; the stamp of what cannot be read, or is too large to be looked through."""
     try:
@@ -134,6 +149,16 @@ def too_much(what: str) -> Refusal:
         f"Looking through {what} the workspace took over {limits.SANDBOX_SCAN_SECONDS:g} s. Nothing was started.",
         next_step="Ask the operator to look at the size of their `index` files and the number of their worktrees, or "
         "to register a smaller directory.",
+    )
+
+
+def too_many_submodules() -> Refusal:
+    return Refusal(
+        "SANDBOX_UNAVAILABLE",
+        "The indexes of the git repositories in the workspace name more submodules than can be looked at. Nothing was "
+        "started.",
+        next_step="Ask the operator to remove repositories that commands left in the workspace (`find . -name .git`), "
+        "or to register a smaller directory.",
     )
 
 

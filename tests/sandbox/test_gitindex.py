@@ -15,7 +15,7 @@ import pytest
 from codespace import limits
 from codespace.beneath import Root
 from codespace.errors import Refusal
-from codespace.sandbox import git, gitindex
+from codespace.sandbox import git, gitindex, gitstamps
 from codespace.sandbox.scan import GitDirectory, Inventory
 
 FILE, LINK, TREE = 0o100644, 0o160000, 0o40000
@@ -81,6 +81,19 @@ def test_a_name_that_leads_into_a_git_directory_or_out_of_the_tree_is_in_no_inde
     }
     assert {kind: expected(root, data) for kind, data in indexes.items()} == dict.fromkeys(indexes)
     assert expected(root, index([entry(b"fine", size=32), entry(name, size=32)]), size=32) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "name", "shared"), [(b"a/.gix/b", b"a/.git/b", 5), (b"a/.gitx", b"a/.git", 6), (b"a/..b/", b"a/../b", 4)]
+)
+def test_a_name_leads_astray_wherever_it_parts_from_the_last_one(
+    root: Root, first: bytes, name: bytes, shared: int
+) -> None:
+    for kept in range(shared + 1):
+        stripped = len(first) - kept
+        astray = [shortened(first), shortened(name[kept:], kept=kept, stripped=stripped)]
+        assert expected(root, index(astray, version=4)) is None, kept
+        assert expected(root, index([shortened(first), shortened(b"x", kept=kept, stripped=stripped)], version=4)) == []
 
 
 def test_names_that_only_look_so_are_fine(root: Root) -> None:
@@ -237,6 +250,75 @@ def test_a_number_without_an_end_is_given_up_at_its_beginning(root: Root) -> Non
     assert time.process_time() - began < 1
 
 
+def test_many_long_names_in_few_bytes_cost_no_more_than_those(root: Root) -> None:
+    long = b"a/" * 2_040
+    names = [shortened(long + b"00000000"), *[shortened(b"%08d" % at, kept=4_080, stripped=8) for at in range(20_000)]]
+    began = time.process_time()
+    assert expected(root, index(names, version=4)) == []
+    assert time.process_time() - began < 1  # a second for each thousand otherwise
+
+
+@pytest.mark.parametrize("mode", [LINK, TREE])
+def test_an_index_of_more_submodules_than_any_repository_has_is_not_read_to_its_end(root: Root, mode: int) -> None:
+    """Nor is what they are called kept: long names that begin as the last one take few bytes of it."""
+    few = [shortened(b"%08d" % at, mode, stripped=8 if at else 0) for at in range(25_000)]
+    assert len(expected(root, index(few, version=4, behind=b"sdir\0\0\0\0"), checked=False) or ()) == 25_000
+    many = [shortened(b"n" * 4_080 + b"00000000", mode)]
+    many += [shortened(b"%08d" % at, mode, kept=4_080, stripped=8) for at in range(20_000)]
+    tracemalloc.start()
+    try:
+        assert expected(root, index(many, version=4, behind=b"sdir\0\0\0\0"), checked=False) is None
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_a_sparse_index_leaves_out_is_compared_with_each_repository_once(root: Root) -> None:
+    (Path(root.path) / "x/.git").mkdir(parents=True)
+    names = [b"%08d/" % at for at in range(20_000)]
+    sparse = [shortened(name, TREE, stripped=9 if at else 0) for at, name in enumerate(names)]
+    Path(root.path, "x/.git/index").write_bytes(index(sparse, version=4, behind=b"sdir\0\0\0\0"))
+    below = tuple(GitDirectory(f"x/{at:08}/deep/.git", "gitfile") for at in (7, 20_000))
+    others = (GitDirectory(f"y/{at}/.git", "link") for at in range(3_000))
+    began = time.process_time()
+    found = git.submodules(root, Inventory(git=(GitDirectory("x/.git", "directory"), *below, *others)))
+    assert found.entered == {"x/00000007/deep/.git"}
+    assert time.process_time() - began < 3
+
+
+def test_places_that_take_long_to_be_looked_at_are_refused_and_not_waited_for(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (Path(root.path) / ".git").mkdir()
+    names = [shortened(b"%08d" % at, LINK, stripped=8 if at else 0) for at in range(20_000)]
+    Path(root.path, ".git/index").write_bytes(index(names, version=4))
+    inventory = Inventory(git=(GitDirectory(".git", "directory"),))
+    assert len(git.submodules(root, inventory).places) == 20_000
+
+    for steps in (10, 30):  # while it is read, and while it is looked where they are
+
+        class Clock:
+            monotonic = itertools.count(0, limits.SANDBOX_SCAN_SECONDS / steps).__next__
+
+        monkeypatch.setattr(gitstamps, "time", Clock)
+        monkeypatch.setattr(git, "time", Clock)
+        with pytest.raises(Refusal, match="the indexes of the git repositories"):
+            git.submodules(root, inventory)
+
+
+def test_submodules_of_all_repositories_together_are_bounded(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    repositories = tuple(GitDirectory(f"{number}/.git", "directory") for number in range(8))
+    for repository in repositories:
+        Path(root.path, repository.path).mkdir(parents=True)
+        Path(root.path, repository.path, "index").write_bytes(index([entry(b"sub", LINK)]))
+    monkeypatch.setattr(git, "_PLACES_BYTES", 40)
+    assert len(git.submodules(root, Inventory(git=repositories)).places) == 8
+    monkeypatch.setattr(git, "_PLACES_BYTES", 39)
+    with pytest.raises(Refusal, match="more submodules than can be looked at") as refused:
+        git.submodules(root, Inventory(git=repositories))
+    assert refused.value.code == "SANDBOX_UNAVAILABLE"
+
+
 def test_indexes_that_take_long_are_refused_and_not_waited_for(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     repositories = tuple(GitDirectory(f"{number}/.git", "directory") for number in range(8))
     for repository in repositories:
@@ -247,6 +329,7 @@ def test_indexes_that_take_long_are_refused_and_not_waited_for(root: Root, monke
     class Clock:
         monotonic = itertools.count(0, limits.SANDBOX_SCAN_SECONDS / 4).__next__
 
+    monkeypatch.setattr(gitstamps, "time", Clock)
     monkeypatch.setattr(git, "time", Clock)
     with pytest.raises(Refusal) as refused:
         git.submodules(root, Inventory(git=repositories))
