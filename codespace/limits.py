@@ -72,9 +72,9 @@ SEARCH_SECONDS: Final = 8.0
 # After it a find or search gives what it has; well before clients cut a call.
 SEARCH_LAST_SECONDS: Final = 1.0
 # Of those, kept for searching what a slow walk had come to.
-SEARCH_TEXT_SECONDS: Final = 5.0
+SEARCH_TEXT_SECONDS: Final = 7.0
 # Of those, kept for a search without files that have a NUL byte, where one that looks into them too has not ended
-# before: ripgrep takes a second or more for a gigabyte.
+# before: gigabytes of images, of which ripgrep takes one or less in a second, must not make every search slow.
 SEARCH_BINARY_BYTES: Final = 64 * 1_048_576
 # Largest binary file that is searched on a descriptor, where ripgrep cannot be told to pass over such files.
 SEARCH_HEAD_BYTES: Final = 65_536
