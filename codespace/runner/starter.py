@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -225,12 +226,11 @@ class Starter:
         for is_last in (False, True):
             keeper = self._keeper.resident
             monitor = Monitor(await self._keeper.monitor())
+            event, heard = None, False
             try:
-                event = await monitor.start(order, descriptors)
-            except trio.TooSlowError:
-                monitor.close()
-                await self._keeper.replace(keeper)
-                raise _unheard() from None
+                with contextlib.suppress(trio.TooSlowError):
+                    event = await monitor.start(order, descriptors)
+                    heard = True
             except OSError as error:
                 monitor.close()
                 raise program.unprepared("The start could not be asked for", error) from error
@@ -240,6 +240,9 @@ class Starter:
             if event is not None and event["event"] == "started":
                 return monitor, int(event["pid"])
             monitor.close()
+            if not heard:
+                await self._keeper.replace(keeper)
+                raise _unheard()
             # A spare one may have been refused its fork an hour ago: of now that says nothing.
             if event is not None and (is_last or event["stage"] != "monitor"):
                 raise program.spawn_failure(request.argv[0], str(event["stage"]), int(event["errno"]))
