@@ -27,7 +27,7 @@ from codespace.runner.terminal import Terminal
 from codespace.sandbox import foreground, spawn
 from codespace.sandbox.box import HOME, Prepared, Sandbox, choose
 from codespace.sandbox.proxyenv import proxy_environment
-from codespace.settings import SettingsError, keys
+from codespace.settings import SettingsError, keys, patterns
 
 NOT_RUN: Final = 125
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -50,6 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         return cli.USAGE
     try:
         hidden = keys.WORKSPACE["hidden_paths"].kind.check("--hidden", arguments.hidden)
+        patterns.refuse_whole_paths("--hidden", hidden, {os.path.abspath(arguments.directory), root})
         domains = keys.WORKSPACE["allowed_domains"].kind.check("--allow", [_entry(each) for each in arguments.allow])
         workspace = Workspace(
             id="run",

@@ -139,14 +139,14 @@ def _secret(path: str, name: str, is_directory: bool) -> str | None:
 
 
 def _literal(shown: str, pattern: str) -> str:
-    """Quote what a name brought in: `[`, `?` and `*` in it mean themselves.
+    """Quote what a name brought in: what means more than itself, or is refused in a pattern because it might.
 
     What no pattern can say, or no person see (bytes that are no text, line ends, a blank at the end), becomes `*`.
     """
     if "{name}" not in pattern:
         return shown
     said = "".join(character if character.isprintable() else "\n" for character in shown)
-    quoted = re.sub(r"([\\*?\[])", r"\\\1", re.sub(r"\s+$", "\n", said))
+    quoted = re.sub(r"([\\*?\[{(|,;:])", r"\\\1", re.sub(r"\s+$", "\n", said))
     return re.sub(r"\n+", "*", quoted)
 
 

@@ -17,6 +17,7 @@ from codespace.contract import Domain
 from codespace.settings import kinds
 from codespace.settings.fault import SettingsError, shown, unknown_key
 from codespace.settings.kinds import Kind
+from codespace.settings.patterns import PATTERN
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,6 @@ _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 # The last part of what inet_aton and browsers take for an address.
 _ADDRESS_TEXT: Final = kinds.text("address", r"[0-9A-Fa-f.:]{2,45}", "an IPv4 or IPv6 address")
 _PORT: Final = kinds.whole("port", 1, 65_535)
-_GLOB: Final = kinds.text(
-    "pattern", r"(?!(.*/)?\.\.(/|$))[^\x00-\x1f\x7f]+", "a pattern below the root, such as `.env` or `/config/*.pem`"
-)
 
 
 def _host(key: str, value: object) -> str:
@@ -226,13 +224,13 @@ WORKSPACE: Final[Mapping[str, Key]] = {
         "start: inside it has its real name alone, which PATH must say too.",
     ),
     "hidden_paths": Key(
-        kinds.listing(_GLOB),
+        kinds.listing(PATTERN),
         "none",
-        "Patterns, as in .gitignore, of files that do not exist for the file tools and cannot be read in the sandbox. "
-        "Without the sandbox a command can read them.",
+        "Patterns, as in .gitignore (one for each kind of file: it knows no `{a,b}`), of files that do not exist for "
+        "the file tools and cannot be read in the sandbox. Without the sandbox a command can read them.",
     ),
     "protected_paths": Key(
-        kinds.listing(_GLOB),
+        kinds.listing(PATTERN),
         "built-in list",
         "Patterns of files that patches and sandboxed commands may not change; replaces the list.",
     ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import resource
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,21 +10,12 @@ from typing import Any, Final
 
 from codespace import limits
 from codespace.contract import Workspace, WorkspaceLimits
-from codespace.settings import keys, kinds, roots
+from codespace.settings import keys, kinds, patterns, roots
 from codespace.settings.answer import ask
 from codespace.settings.fault import SettingsError, shown, unknown_key, whole
 
 ID: Final = kinds.text(
     "id", r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "1 to 64 letters, digits, `.`, `_` and `-`, first a letter or digit"
-)
-
-_OPEN: Final = r"(?<!\\)(?:\\\\)*\["
-# A bracket that begins a class; one with a backslash before it is that letter.
-_SLIPS: Final = (
-    (re.compile(r"^!"), "takes nothing back here", "Leave it out, and write the other patterns more narrowly."),
-    (re.compile(r"^ |(?<!\\) $"), "begins or ends with a blank", "Remove it."),
-    (re.compile(_OPEN + r"[^]]*\[[:.=]"), "has a class of letters by name", "Write the letters, as in `[0-9]`."),
-    (re.compile(_OPEN + r"[^]]*\\"), "has a backslash between brackets", "Write one pattern for each letter."),
 )
 
 
@@ -77,7 +67,7 @@ def _workspace(name: str, value: object, kinds_of: Mapping[str, str], default_ti
     found = keys.fields(where, value, keys.WORKSPACE)
     if "root" not in found:
         raise SettingsError(f"{where}.root", "It is missing.", "Name the directory, as an absolute path.")
-    found["root"] = roots.resolve(f"{where}.root", found["root"])
+    written, found["root"] = found["root"], roots.resolve(f"{where}.root", found["root"])
     _choose_environment(where, found, kinds_of)
     _choose_timeouts(where, found, default_timeout)
     if "limits" in found:
@@ -89,8 +79,7 @@ def _workspace(name: str, value: object, kinds_of: Mapping[str, str], default_ti
         for index, path in enumerate(found.get("readable_paths", ()))
     )
     for key in ("hidden_paths", "protected_paths"):
-        _refuse_whole_paths(f"{where}.{key}", found.get(key, ()), found["root"])
-        _refuse_what_means_nothing(f"{where}.{key}", found.get(key, ()))
+        patterns.refuse_whole_paths(f"{where}.{key}", found.get(key, ()), {os.path.normpath(written), found["root"]})
     if found.get("allowed_domains") and found.get("network", "restricted") == "restricted":
         raise SettingsError(
             f"{where}.allowed_domains", "The network is `restricted`.", "Remove it, or set network to `enabled`."
@@ -113,25 +102,6 @@ def _refuse_more_than_ours(key: str, wanted: int) -> None:
         raise SettingsError(
             key, f"{wanted} is over what this account may have.", f"Use {ours} at most (see `ulimit -Hn`)."
         )
-
-
-def _refuse_whole_paths(key: str, patterns: tuple[str, ...], root: str) -> None:
-    """Refuse a pattern that would match nothing: its first slash means the root, not the machine's `/`."""
-    for index, pattern in enumerate(patterns):
-        if roots.within(pattern, root):
-            below = pattern.removeprefix(root) or "/"
-            raise SettingsError(f"{key}[{index}]", f"`{shown(pattern)}` is a whole path.", f"Write `{shown(below)}`.")
-
-
-def _refuse_what_means_nothing(key: str, patterns: tuple[str, ...]) -> None:
-    """Refuse what .gitignore or a shell would understand, and what would hide or protect nothing here, silently."""
-    for index, pattern in enumerate(patterns):
-        if {"", "."} & set(pattern.removeprefix("/").removesuffix("/").split("/")):
-            why, fix = "has an empty or `.` component", "Write it from the root on, as `/name`."
-            raise SettingsError(f"{key}[{index}]", f"`{shown(pattern)}` {why}.", fix)
-        for slip, why, fix in _SLIPS:
-            if slip.search(pattern):
-                raise SettingsError(f"{key}[{index}]", f"`{shown(pattern)}` {why}.", fix)
 
 
 def _choose_environment(where: str, found: dict[str, Any], kinds_of: Mapping[str, str]) -> None:

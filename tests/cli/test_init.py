@@ -283,9 +283,13 @@ def test_a_workspace_that_the_operator_decides_for_is_written_so_that_it_loads(d
         (b".env. ", "**/.env.*"),
         (b".env.\xff ", "**/.env.*"),
         (b"a\nb.pem", "**/*.pem"),
+        (b".env.{a,b}", "**/.env.\\{a\\,b}"),
+        (b".env.a,.b", "**/.env.a\\,.b"),
+        (b".env.(a|b)", "**/.env.\\(a\\|b)"),
+        (b".env.a;.b:.c\\", "**/.env.a\\;.b\\:.c\\\\"),
     ],
 )
-def test_a_secret_whose_name_no_pattern_can_say_is_hidden_all_the_same(desk: Desk, name: bytes, pattern: str) -> None:
+def test_a_secret_whose_name_is_no_pattern_is_hidden_all_the_same(desk: Desk, name: bytes, pattern: str) -> None:
     (desk.project / os.fsdecode(name)).touch()
     assert desk.codespace("init", desk.project).code == 0
     assert load(os.environ).workspaces["project"].hidden_paths == (pattern,)

@@ -69,6 +69,8 @@ def test_a_network_has_one_door_and_what_it_refused_is_told(tmp_path: Path) -> N
         ("{root}", "--allow", "a.example", "--", "true"),
         ("{root}", "--network", "enabled", "--allow", "not a name", "--", "true"),
         ("{root}", "--hidden", "../x", "--", "true"),
+        ("{root}", "--hidden", "*.{{pem,key}}", "--", "true"),
+        ("{root}", "--hidden", "{root}/.env", "--", "true"),
         ("{root}", "--readable", "{root}/none", "--", "true"),
     ],
 )

@@ -72,6 +72,7 @@ def test_the_daemon_does_not_start_with_its_own_things_inside_a_root(site: Site)
         ({"root": "/no/such/directory/anywhere"}, "root"),
         ({"root": "/"}, "root"),
         ({"root": 7}, "root"),
+        ({"hidden_paths": ["**/*.{pem,key}"]}, "Write one pattern for each"),
         ({"profile": "full-access"}, "profile"),
         ({"profil": "read-only"}, "profil"),
         ({"approvals": True}, "approvals"),

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from codespace.beneath import Hidden
 from codespace.settings import Settings, SettingsError, load
 from codespace.settings.document import refuse_foreign
 
@@ -106,6 +107,10 @@ def test_a_wrong_key_of_a_workspace_is_refused(home: Home, keys: dict[str, Any],
 def test_a_pattern_that_is_a_whole_path_would_match_nothing_and_is_refused(home: Home, key: str) -> None:
     error = home.refusal(home.workspace(**{key: ["/ok", f"{home.project}/.env"]}))
     assert (error.key, error.fix) == (f"workspaces.app.{key}[1]", "Write `/.env`.")
+    link = home.folder / "link"
+    link.symlink_to(home.project)
+    by_link = {"workspaces": {"app": {"root": str(link), key: [f"{link}/.env"]}}}
+    assert home.refusal(by_link).fix == "Write `/.env`."
 
 
 @pytest.mark.parametrize("key", ["hidden_paths", "protected_paths"])
@@ -124,6 +129,29 @@ def test_a_pattern_that_is_a_whole_path_would_match_nothing_and_is_refused(home:
         "a[[=a=]]",
         "[\\]]x",
         "\\\\[\\a]",
+        ".env\xa0",
+        "**/*.{pem,key}",
+        "{.env,.envrc}",
+        "/conf/{a,b}.yml",
+        "log.{1..3}",
+        "*.{pem}",
+        "\\\\{a,b}",
+        "${HOME}/.ssh",
+        "$HOME/.ssh",
+        "~/project/.env",
+        "~",
+        "*.+(pem|key)",
+        "(id_rsa|id_dsa)",
+        "*.pem,*.key",
+        "*.pem, .env",
+        "*.pem;*.key",
+        "*.pem|*.key",
+        "/a:/b",
+        "C:/project/.env",
+        "config\\secrets.env",
+        "config\\.env",
+        "secrets\\",
+        ".*\\.pem",
     ],
 )
 def test_a_pattern_that_would_mean_nothing_here_is_refused(home: Home, key: str, pattern: str) -> None:
@@ -131,11 +159,38 @@ def test_a_pattern_that_would_mean_nothing_here_is_refused(home: Home, key: str,
 
 
 @pytest.mark.parametrize(
-    "pattern", ["name\\ ", "[^]]x", "a b", "secrets/", "**/.env", "\\!x", "[!a]", "app/\\[id\\]/x", "\\[[:x"]
+    ("pattern", "path"),
+    [
+        ("name\\ ", "name "),
+        ("[^]]x", "ax"),
+        ("a b", "a b"),
+        ("secrets/", "secrets/x"),
+        ("**/.env", "a/.env"),
+        ("\\!x", "!x"),
+        ("[!a]", "b"),
+        ("[^a]", "b"),
+        ("app/\\[id\\]/x", "app/[id]/x"),
+        ("\\[[:x", "[[:x"),
+        ("**.pem", "a/b.pem"),
+        ("#x", "#x"),
+        ("\\{a,b}", "{a,b}"),
+        ("\\{\\{cookie.slug}}/x", "{{cookie.slug}}/x"),
+        ("{a", "{a"),
+        ("\\~/x", "~/x"),
+        ("*~", "a~"),
+        ("/$id.tsx", "$id.tsx"),
+        ("*,v", "a,v"),
+        ("a\\,.b", "a,.b"),
+        ("/(group)/+page.pem", "(group)/+page.pem"),
+        ("*(1).pem", "a(1).pem"),
+        ("\\(a|b)", "(a|b)"),
+        ("a\\\\", "a\\"),
+    ],
 )
-def test_a_pattern_that_means_something_is_taken(home: Home, pattern: str) -> None:
+def test_a_pattern_that_means_something_is_taken_and_is_what_it_says(home: Home, pattern: str, path: str) -> None:
     (workspace,) = home.load(home.workspace(hidden_paths=[pattern])).workspaces.values()
     assert workspace.hidden_paths == (pattern,)
+    assert Hidden(workspace.hidden_paths).covers(path)
 
 
 @pytest.mark.parametrize(
