@@ -17,7 +17,10 @@ from codespace.settings import kinds
 from codespace.settings.answer import ask
 from codespace.settings.fault import SettingsError, whole
 
-_FIRST_PERSON = 1000  # Homes of system accounts (/bin, /var/www, /nonexistent) are nobody's home.
+_FIRST_PERSON = 1000
+_NO_LOGIN = frozenset({"nologin", "false"})
+# Homes of system accounts (/bin, /var/www, /var/lib/postgresql) and of those that nobody can log in to are nobody's
+# home: a service may live in a project, or have all of /srv for its own.
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +57,10 @@ def check(workspaces: Mapping[str, Workspace], guarded: Sequence[Guarded], home:
         key = f"workspaces.{workspace.id}.root"
         if workspace.root == "/":
             raise SettingsError(key, "`/` is the whole machine.", "Name the directory of one project.")
-        if workspace.root in homes or within(os.path.realpath(home), workspace.root):
-            raise SettingsError(
-                key, f"{whole(workspace.root)} is or holds a home directory.", "Name the directory of one project."
-            )
+        held = next((each for each in homes if within(each, workspace.root)), None)
+        if held is not None:
+            problem = f"{whole(workspace.root)} is or holds a home directory ({whole(held)})."
+            raise SettingsError(key, problem, "Name the directory of one project.")
         for path, where in _open_paths(workspace):
             _refuse_guarded(where, path, guarded)
         _refuse_installation(key, workspace.root)
@@ -115,6 +118,13 @@ def _refuse_overlap(workspaces: Sequence[Workspace]) -> None:
                 )
 
 
-def _homes(home: str) -> frozenset[str]:
-    people = (entry for entry in pwd.getpwall() if entry.pw_uid == 0 or entry.pw_uid >= _FIRST_PERSON)
-    return frozenset(os.path.realpath(path) for path in (home, *(entry.pw_dir for entry in people)) if path)
+def _homes(home: str) -> Sequence[str]:
+    """Return the real paths of our own homes, by `home` and by our account, and of those of people."""
+    own = os.getuid()
+    homes = {home, *(entry.pw_dir for entry in pwd.getpwall() if entry.pw_uid == own or _is_person(entry))}
+    return sorted(os.path.realpath(path) for path in homes if path)
+
+
+def _is_person(entry: pwd.struct_passwd) -> bool:
+    may_be = entry.pw_uid == 0 or entry.pw_uid >= _FIRST_PERSON
+    return may_be and os.path.basename(entry.pw_shell) not in _NO_LOGIN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import sys
 import threading
@@ -45,11 +46,39 @@ def test_a_home_directory_is_refused_also_behind_a_link_and_also_from_above(home
 
 
 def test_the_home_of_the_account_counts_whatever_home_says(home: Home) -> None:
-    import pwd
-
     real = pwd.getpwuid(os.getuid()).pw_dir
     if os.path.isdir(real) and real != "/":
         assert "home directory" in home.refusal(roots(app=real)).problem
+
+
+@pytest.mark.parametrize(
+    ("uid", "shell", "counts"),
+    [
+        (0, "/bin/bash", True),
+        (1000, "/bin/bash", True),
+        (70_001, "", True),
+        (1001, "/usr/sbin/nologin", False),
+        (65_534, "/bin/false", False),
+        (999, "/bin/sh", False),
+        (os.getuid(), "/usr/sbin/nologin", True),
+    ],
+)
+def test_a_directory_that_holds_a_home_of_somebody_else_is_refused_where_people_live_there(
+    home: Home, monkeypatch: pytest.MonkeyPatch, uid: int, shell: str, counts: bool
+) -> None:
+    theirs = home.project / "people" / "alice"
+    theirs.mkdir(parents=True)
+    homes = [str(theirs), "/", ""]
+    accounts = [pwd.struct_passwd(("alice", "x", uid, uid, "", path, shell)) for path in homes]
+    monkeypatch.setattr(pwd, "getpwall", lambda: accounts)
+    for root in (theirs, theirs.parent, home.project):
+        if counts:
+            assert home.refusal(roots(app=root)).problem == f"{root} is or holds a home directory ({theirs})."
+        else:
+            assert home.load(roots(app=root)).workspaces["app"].root == str(root)
+    inside = theirs / "project"
+    inside.mkdir()
+    assert home.load(roots(app=inside)).workspaces["app"].root == str(inside)
 
 
 def test_roots_that_overlap_are_refused_and_neighbours_are_not(home: Home) -> None:
