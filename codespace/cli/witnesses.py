@@ -46,6 +46,9 @@ def _missing(standing: Standing, settings: Settings) -> Finding:
 
 
 def _commands(standing: Standing, workspace: Workspace) -> Finding:
+    if workspace.environment_kind != "host":
+        found = f"none runs: environment {workspace.environment} is no execution path, and file tools refuse it too"
+        return Finding("limit", f"commands in {workspace.id}", found, "Choose an environment of kind `host`.")
     facts = report.facts(standing, workspace)
     subject, rung = f"commands in {workspace.id}", facts["command_sandbox"]
     if not facts["exec_available"]:

@@ -310,7 +310,7 @@ class Gate:
 
     async def list_processes(self, caller: Caller, *, workspace_id: str | None) -> dict[str, Any]:
         if workspace_id is not None:
-            self._registry.find(workspace_id)
+            policy.require_read(self._registry.find(workspace_id))
         return {"processes": await self._processes.listed(workspace_id)}
 
     async def write_stdin(

@@ -151,17 +151,21 @@ class InProcess:
 
     async def _commands(self, workspace: Workspace) -> dict[str, Any]:
         """Return what commands are locked into; where nothing can be concluded now, that none can be started."""
-        problem = _NO_SANDBOX
-        if self._sandbox is not None:
-            try:
-                facts = dict(await trio.to_thread.run_sync(self._sandbox.facts, workspace))
-                return facts | {"sandbox": self._with_limits(workspace, facts)}
-            except Refusal as refusal:
-                problem = refusal.message
+        if workspace.environment_kind != "host":
+            return self._unlocked(workspace, _NO_PATH.format(workspace))
+        if self._sandbox is None:
+            free = workspace.network == "restricted" and workspace.sandbox == "optional"
+            return self._unlocked(workspace, _NO_SANDBOX) | {"exec_available": free, "caveats": [_UNSANDBOXED]}
+        try:
+            facts = dict(await trio.to_thread.run_sync(self._sandbox.facts, workspace))
+        except Refusal as refusal:
+            return self._unlocked(workspace, refusal.message)
+        return facts | {"sandbox": self._with_limits(workspace, facts)}
+
+    def _unlocked(self, workspace: Workspace, reason: str) -> dict[str, Any]:
+        """Return that nothing locks a command in, and that none is started."""
         return {
-            "exec_available": self._sandbox is None
-            and workspace.network == "restricted"
-            and workspace.sandbox == "optional",
+            "exec_available": False,
             "command_sandbox": "none",
             "network_enforcement": "none",
             "sandbox": {
@@ -173,8 +177,8 @@ class InProcess:
                 "runs_as_root": os.geteuid() == 0,
                 "degraded": [],
             },
-            "reasons": [problem],
-            "caveats": [_UNSANDBOXED] if self._sandbox is None else [],
+            "reasons": [reason],
+            "caveats": [],
         }
 
     def _with_limits(self, workspace: Workspace, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -398,6 +402,11 @@ def _walk_slowly() -> None:
     time.sleep(limits.HARD_LINK_PAUSE_SECONDS)
 
 
+_NO_PATH = (
+    "command_sandbox is `none`: environment `{0.environment}` of kind {0.environment_kind} is registered but is no "
+    "execution path; no command runs there, and no file is read or written. Ask the operator to move the workspace to "
+    "an environment of kind `host`."
+)
 _NO_SANDBOX = "command_sandbox is `none`: this runner was started without one."
 _IN_STEPS = (
     "The filesystem cannot exchange names in one step (RENAME_EXCHANGE, RENAME_NOREPLACE): a patch replaces a file in "

@@ -48,3 +48,14 @@ def test_a_number_of_processes_that_nothing_holds_is_a_limit_with_its_remedy(set
     assert found.verdict == "limit"
     assert "nothing holds the number of their processes" in found.found
     assert "ordinary user" in found.fix
+
+
+def test_a_workspace_in_a_container_has_no_commands_that_a_sandbox_could_be_praised_for(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.write(
+        home.workspace(profile="workspace-write", environment="box")
+        | {"environments": {"box": {"kind": "linux-container"}}}
+    )
+    found = of_commands(load(home.environ), Mechanisms(None, None, pid_max=False, nproc=True))
+    assert found.verdict == "limit"
+    assert "no execution path" in found.found

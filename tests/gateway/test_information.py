@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from codespace.contract import Workspace
+from codespace.errors import Refusal
 from codespace.gateway.information import execution
 from codespace.testing import open_bench
 
@@ -70,3 +71,36 @@ async def test_a_daemon_without_bubblewrap_says_of_each_layer_that_it_is_missing
         assert sum(f"bwrap_path {chosen}" in reason for reason in isolation["reasons"]) == 2, isolation["reasons"]
         ran = await bench.call("exec_command", command=["true"])
         assert (ran["sandbox"], ran["network"]["enforcement"]) == ("none", "none")
+
+
+@pytest.mark.parametrize("sandbox", [True, False])
+async def test_a_workspace_in_a_container_claims_no_layer_and_every_tool_says_that_it_is_no_execution_path(
+    sandbox: bool,
+) -> None:
+    environments = {"box": {"kind": "linux-container"}}
+    async with open_bench(
+        workspace={"environment": "box"}, options={"environments": environments, "tools": ["work"]}, sandbox=sandbox
+    ) as bench:
+        told = (await bench.call("workspace_info"))["execution"]
+        isolation = told["isolation"]
+        assert (isolation["command_sandbox"], told["network"]["enforcement"]) == ("none", "none")
+        assert isolation["sandbox"]["filesystem"]["enforcement"] == "none"
+        assert not told["permissions"]["exec"]
+        assert not any("rights of the operator's account" in caveat for caveat in told["caveats"])
+        assert any(
+            "`box` of kind linux-container" in said and "no execution path" in said for said in isolation["reasons"]
+        )
+        asked: dict[str, dict[str, Any]] = {
+            "read": {"path": "a"},
+            "read_many": {"paths": ["a"]},
+            "find": {},
+            "search": {"pattern": "a"},
+            "apply_patch": {"patch": "*** Begin Patch\n*** Add File: a\n+a\n*** End Patch"},
+            "exec_command": {"command": ["true"]},
+            "list_processes": {},
+            "work_open": {"title": "a"},
+        }
+        for tool, arguments in asked.items():
+            with pytest.raises(Refusal, match="no execution path"):
+                await bench.call(tool, workspace_id="main", **arguments)
+        assert (await bench.call("list_processes"))["processes"] == []
