@@ -203,7 +203,7 @@ class Holds:
             )
         grant = decision == "grant"
         if hold.expired:
-            raise Refusal("APPROVAL_EXPIRED", "The hold was not granted in time.", approval_id=approval_id)
+            raise denied(hold)
         if (grant and hold.state == "granted") or (not grant and hold.state == "denied"):
             return hold
         motion = self._motion(hold)

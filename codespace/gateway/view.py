@@ -95,7 +95,8 @@ def held(hold: Hold) -> Refusal:
 def denied(hold: Hold) -> Refusal:
     """Return the refusal that a denied or expired hold gives."""
     if hold.expired:
-        return Refusal("APPROVAL_EXPIRED", "The hold was not used in time; nothing was done.", approval_id=hold.id)
+        late = "The hold was not granted in time" if hold.decided_by is None else "The grant was not used in time"
+        return Refusal("APPROVAL_EXPIRED", f"{late}; nothing was done.", approval_id=hold.id)
     return Refusal(
         "UNAUTHORIZED",
         f"The hold was denied: {hold.reason or 'no reason was given'}. Nothing was done.",

@@ -377,11 +377,14 @@ def _approval(result: Result) -> str:
         "granted": "Next: operation_resume runs it.",
         "consumed": "It was resumed; operation_resume repeats its result.",
         "denied": "Nothing was done, and it will not be.",
+        "expired": "Nobody refused it: its time ran out, and nothing was done. Next: send the request again for a new "
+        "hold.",
     }
     reason = f"reason {display(str(result['reason']))}" if result.get("reason") else None
     ids = (_id(result, name) for name in ("approval_id", "tool", "workspace_id"))
     expires = _expires(result["expires_at"]) if state in ("pending", "granted") and "expires_at" in result else None
-    lines = [_line(state, *ids, expires, reason), nexts.get(state, "")]
+    ending = "expired" if state == "denied" and result.get("reason") == "expired" else state
+    lines = [_line(state, *ids, expires, reason), nexts.get(ending, "")]
     if result.get("shown"):
         lines.append(f"shown {display(_json(result['shown']), newlines=True)}")
     if "result" in result:

@@ -80,8 +80,10 @@ async def test_a_hold_that_was_not_granted_in_time_expires_and_a_new_one_may_be_
     async with open_bench(files=FILES, approvals="confirm", options={"approval_expiry_seconds": 60}) as bench:
         first = await held(bench, operation_key="k")
         bench.advance(61)
-        assert await code_of(bench, "approval_resolve", approval_id=first, decision="grant") == "APPROVAL_EXPIRED"
-        assert await code_of(bench, "operation_resume", approval_id=first) == "APPROVAL_EXPIRED"
+        for tool, more in (("approval_resolve", {"decision": "grant"}), ("operation_resume", {})):
+            with pytest.raises(Refusal, match="The hold was not granted in time; nothing was done") as caught:
+                await bench.call(tool, approval_id=first, **more)
+            assert caught.value.code == "APPROVAL_EXPIRED"
         assert (await bench.call("approval_status", approval_id=first))["reason"] == "expired"
         assert await held(bench, operation_key="k") != first
         assert tree(bench.root)["log.txt"] == b"first\n"
@@ -92,7 +94,10 @@ async def test_a_grant_that_is_not_used_in_time_expires_too() -> None:
         hold = await held(bench)
         await bench.call("approval_resolve", approval_id=hold, decision="grant")
         bench.advance(61)
-        assert await code_of(bench, "operation_resume", approval_id=hold) == "APPROVAL_EXPIRED"
+        for tool, more in (("operation_resume", {}), ("approval_resolve", {"decision": "grant"})):
+            with pytest.raises(Refusal, match="The grant was not used in time; nothing was done") as caught:
+                await bench.call(tool, approval_id=hold, **more)
+            assert caught.value.code == "APPROVAL_EXPIRED"
 
 
 async def test_the_body_is_gone_once_the_hold_is_denied_or_consumed() -> None:

@@ -149,6 +149,21 @@ async def test_output_that_goes_on_is_told_apart_from_a_command_that_does() -> N
         assert "(and wait_seconds)" in runs
 
 
+async def test_a_hold_whose_time_ran_out_was_refused_by_nobody_and_may_be_asked_for_again() -> None:
+    async with open_bench(options={"tools": ["approvals"], "approval_expiry_seconds": 60}) as bench:
+        late, unwanted = [
+            (await bench.call("approval_create", tool="exec_command", arguments={"command": command}))["approval_id"]
+            for command in (["true"], ["false"])
+        ]
+        await bench.call("approval_resolve", approval_id=unwanted, decision="deny")
+        bench.advance(61)
+        told = await said(bench, "approval_status", approval_id=late)
+        assert "Nobody refused it" in told
+        assert "Next: send the request again" in told
+        assert "it will not be" not in told
+        assert "it will not be" in await said(bench, "approval_status", approval_id=unwanted)
+
+
 async def test_a_pending_hold_names_both_ways_to_a_decision_and_a_consumed_one_its_result() -> None:
     async with open_bench(options={"tools": ["approvals"]}) as bench:
         held = {"command": ["true"]}
