@@ -18,6 +18,7 @@ from codespace.contract import ProcessState, Runner, SpawnRequest, Workspace
 from codespace.drive import Motion, Stale, is_unsure
 from codespace.errors import Refusal
 from codespace.gateway import lasting, policy
+from codespace.gateway.changed import since_shown
 from codespace.gateway.ending import Ending
 from codespace.gateway.hold import Hold
 from codespace.gateway.ledger import KeyTaken, Ledger, Operation
@@ -42,6 +43,9 @@ _UNSEEN: Final = {"spawning": ("sight_lost", "found_lost")}
 # The runner was lost in the middle of the start. It says so only when nothing of it is left.
 _LOST: Final = dict.fromkeys(("spawning", "running", "draining"), ("owner_gone",))
 _UNRECORDED: Final = "The database could not record the start of this process; operation_status may lag behind."
+_NOT_AS_SHOWN: Final = (
+    "The program, a file named in the command or its directory is no longer what the hold showed; nothing was started."
+)
 
 
 class Execution:
@@ -224,8 +228,11 @@ class Execution:
         with run.started.abandonable():
             lease = await self._occupancy.enter(request.workspace, occupant)
             try:
-                await self._require_directory(request)
-                await self._require_shown(request, hold)
+                try:
+                    await self._require_directory(request)
+                    await self._require_shown(request, hold)
+                except Refusal as refusal:
+                    raise since_shown(hold, refusal, _NOT_AS_SHOWN) from None
                 await trio.lowlevel.checkpoint_if_cancelled()
             except BaseException:
                 lease.release()
@@ -326,11 +333,7 @@ class Execution:
             return
         now = await self.preview(request)
         if now != dict(hold.shown):
-            raise Refusal(
-                "APPROVAL_CONFLICT",
-                "The program or a file named in the command is no longer what the hold showed; nothing was started.",
-                approval_id=hold.id,
-            )
+            raise Refusal("APPROVAL_CONFLICT", _NOT_AS_SHOWN, approval_id=hold.id)
 
     def _require_room(self, workspace: Workspace) -> None:
         live = self._runs.live(workspace.id)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 import trio
@@ -21,6 +21,7 @@ from codespace.contract import PatchPlan, PatchReport, Runner, Workspace
 from codespace.drive import Motion, is_unsure
 from codespace.errors import Refusal
 from codespace.gateway import lasting, outcomes, policy
+from codespace.gateway.changed import since_shown
 from codespace.gateway.ending import Ending
 from codespace.gateway.hold import Hold
 from codespace.gateway.ledger import KeyTaken, Ledger, Operation, Unsettled
@@ -35,6 +36,7 @@ from statemachines.patch import Patch
 log = structlog.get_logger("codespace.patching")
 
 T = TypeVar("T")
+_NOT_AS_SHOWN: Final = "The files are no longer as they were when the patch was held; nothing was written."
 
 
 @dataclass(slots=True)
@@ -250,7 +252,7 @@ class Patching:
                 _require_shown(job.hold, plan)
                 return plan
             except Exception as problem:
-                return _told(problem, "Nothing was written.")
+                return since_shown(job.hold, _told(problem, "Nothing was written."), _NOT_AS_SHOWN)
         return _given_up()
 
     async def _mint(
@@ -442,8 +444,4 @@ def _require_shown(hold: Hold | None, plan: PatchPlan) -> None:
     if hold is None:
         return
     if hold.shown["changes"] != [known(change) for change in plan.changes]:
-        raise Refusal(
-            "APPROVAL_CONFLICT",
-            "The files are no longer as they were when the patch was held; nothing was written.",
-            approval_id=hold.id,
-        )
+        raise Refusal("APPROVAL_CONFLICT", _NOT_AS_SHOWN, approval_id=hold.id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sqlite3
 from pathlib import Path
@@ -20,6 +21,8 @@ from codespace.testing.faulty import Faults
 from codespace.testing.site import tree
 
 APPEND = "*** Begin Patch\n*** Update File: log.txt\n@@\n+CANARY line\n*** End Patch\n"
+ADD = "*** Begin Patch\n*** Add File: new.txt\n+CANARY line\n*** End Patch\n"
+FIRST = "sha256:" + hashlib.sha256(b"first\n").hexdigest()
 FILES = {"log.txt": "first\n", "tool.sh": "#!/bin/sh\necho ran >> ran.txt\n"}
 
 
@@ -180,6 +183,54 @@ async def test_what_was_shown_binds_and_a_conflict_does_nothing(changed: str) ->
         assert await code_of(bench, "operation_resume", approval_id=hold) == "APPROVAL_CONFLICT"
         assert tree(bench.root) == before
         assert (await bench.call("approval_status", approval_id=hold))["state"] == "consumed"
+
+
+_CHANGED_BELOW = [
+    ("apply_patch", {"patch": APPEND.replace("@@\n", "@@\n first\n")}, "log.txt", "text", "INVALID_PATCH"),
+    ("apply_patch", {"patch": APPEND}, "log.txt", "nothing", "FILE_NOT_FOUND"),
+    ("apply_patch", {"patch": APPEND}, "log.txt", "directory", "SPECIAL_FILE_REJECTED"),
+    ("apply_patch", {"patch": APPEND}, "log.txt", "link", "SYMLINK_REJECTED"),
+    ("apply_patch", {"patch": APPEND, "expected_versions": {"log.txt": FIRST}}, "log.txt", "text", "VERSION_CONFLICT"),
+    ("apply_patch", {"patch": ADD}, "new.txt", "text", "ADD_FILE_EXISTS"),
+    ("exec_command", {"command": ["true"], "cwd": "sub"}, "sub", "nothing", "FILE_NOT_FOUND"),
+    ("exec_command", {"command": ["true"], "cwd": "sub"}, "sub", "text", "PATH_NOT_DIRECTORY"),
+]
+
+
+@pytest.mark.parametrize(("tool", "arguments", "changed", "now", "cause"), _CHANGED_BELOW)
+async def test_what_cannot_be_done_any_more_is_a_conflict_that_says_why_and_can_be_asked_for_anew(
+    tool: str, arguments: dict[str, Any], changed: str, now: str, cause: str
+) -> None:
+    async with open_bench(files=FILES | {"sub/CANARY": ""}, approvals="confirm") as bench:
+        hold = await held(bench, tool, **arguments)
+        await bench.call("approval_resolve", approval_id=hold, decision="grant")
+        place, aside = bench.root / changed, bench.root / "aside"
+        if place.exists():
+            place.rename(aside)
+        match now:
+            case "text":
+                place.write_text("CANARY of the file\n")
+            case "directory":
+                place.mkdir()
+            case "link":
+                place.symlink_to("tool.sh")
+        with pytest.raises(Refusal) as caught:
+            await bench.call("operation_resume", approval_id=hold)
+        assert (caught.value.code, caught.value.approval_id) == ("APPROVAL_CONFLICT", hold)
+        assert (caught.value.details or {})["cause"]["code"] == cause
+        assert (await bench.call("approval_status", approval_id=hold))["state"] == "consumed"
+        assert await code_of(bench, "operation_resume", approval_id=hold) == "APPROVAL_CONFLICT"
+        with connect(bench.daemon.settings.database) as db:
+            assert [event.event for event in audit.events(db, hold)][-1] == "world_had_changed"
+            assert "CANARY" not in "".join(db.conn.iterdump()), "what the patch or the file says is not kept"
+        assert await code_of(bench, tool, **arguments) == cause, "held anew it would say the same"
+        if aside.exists():
+            if now != "nothing":
+                place.rmdir() if now == "directory" else place.unlink()
+            aside.rename(place)
+        else:
+            place.unlink()
+        assert await held(bench, tool, **arguments) != hold
 
 
 async def test_a_busy_workspace_gives_the_grant_back() -> None:
