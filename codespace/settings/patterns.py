@@ -20,6 +20,7 @@ _TEXT: Final = kinds.text(
 _UNQUOTED: Final = r"(?<!\\)(?:\\\\)*"
 """What follows has no backslash before it that makes a letter of it."""
 _OPEN: Final = _UNQUOTED + r"\["  # begins a class
+_UNCLOSED: Final = r"^(?:\\.|\[[!^]?+.[^]]*\]|[^\\[])*+\["  # what is closed is passed by for good
 _ONE_EACH: Final = "Write one pattern for each, or a backslash before what is a letter of a name."
 _SLASHES: Final = "Leave it out; between names write `/`."
 _FROM_THE_ROOT: Final = "Write it from the root on, as `/name`."
@@ -28,6 +29,7 @@ _SLIPS: Final = (
     (re.compile(r"^\s|(?<!\\)\s$"), "begins or ends with a blank", "Remove it."),
     (re.compile(r"^(~|\$HOME)(/|$)"), "begins with a home directory, which nobody looks up", _FROM_THE_ROOT),
     (re.compile(_OPEN + r"[^]]*\[[:.=]"), "has a class of letters by name", "Write the letters, as in `[0-9]`."),
+    (re.compile(_UNCLOSED), "has a bracket that nothing closes", "Close it, or write `\\[` for the letter."),
     (re.compile(_OPEN + r"[^]]*\\"), "has a backslash between brackets", "Write one pattern for each letter."),
     (re.compile(_UNQUOTED + r"\\([\w.]|$)"), "has a backslash that quotes nothing", _SLASHES),
     (re.compile(_UNQUOTED + r"\{.*\}"), "has braces, which mean nothing in .gitignore", _ONE_EACH),
