@@ -554,6 +554,7 @@ def test_a_repository_that_takes_long_to_look_through_for_links_is_read_only_and
         monotonic = itertools.count(0, limits.SANDBOX_SCAN_SECONDS / 100).__next__
 
     monkeypatch.setattr(git, "time", Clock)
+    monkeypatch.setattr(gitstamps, "time", Clock)
     assert chosen.sh(commit("commit -q --allow-empty -m second")).planted == ()
     done = chosen.sh(f"cd {place}/refs && mkdir $(seq 120)")
     assert (done.code, done.planted) == (0, (place,) if lies_outside else ())
