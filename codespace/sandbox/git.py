@@ -176,7 +176,8 @@ def _kind_of(entry: os.DirEntry[str]) -> str:
 
 
 def _worktrees(root: Root, path: str, workspace: str, until: float) -> tuple[list[str], list[str]]:
-    """Return the writable and the read-only mounts in a repository's `worktrees`; all of it, if it cannot be read."""
+    """Return the writable and the read-only mounts in a repository's `worktrees`; all of it, if it cannot be read, or
+    takes long."""
     writable = [path]
     closed: list[str] = []
     try:
@@ -188,6 +189,8 @@ def _worktrees(root: Root, path: str, workspace: str, until: float) -> tuple[lis
     finally:
         os.close(descriptor)
     for name in names:
+        if time.monotonic() > until:
+            return [], [path]
         below = f"{path}/{name}/"
         if _tree_in(root, below, workspace) and _guarded(root, below, _guards(root, f"{path}/{name}", until)):
             writable.append(f"{path}/{name}")

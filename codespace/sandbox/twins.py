@@ -19,7 +19,7 @@ from typing import Final
 from codespace import limits
 from codespace.beneath import Root
 from codespace.errors import Refusal
-from codespace.sandbox import shortage
+from codespace.sandbox import gitstamps, shortage
 from codespace.sandbox.git import RULING
 from codespace.sandbox.gitconfig import WORKTREES
 from codespace.sandbox.scan import GitDirectory, Inventory
@@ -38,21 +38,29 @@ def names(root: Root, inventory: Inventory, *, git: bool) -> set[str]:
     Raises: Refusal SANDBOX_UNAVAILABLE where the tree is too large to be looked through; OSError for a shortage.
     """
     deadline = time.monotonic() + limits.SANDBOX_SCAN_SECONDS
-    places = dict.fromkeys(inventory.protected, frozenset[str]())
-    places |= {place: _DATA for found in inventory.git if git for place in _ruling(root, found)}
-    linked = (_linked(root, place, deadline, without) for place, without in places.items())
+    ruling = itertools.chain.from_iterable(_ruling(root, found, deadline) for found in inventory.git if git)
+    linked = itertools.chain(
+        (_linked(root, place, deadline) for place in inventory.protected),
+        (_linked(root, place, deadline, _DATA) for place in ruling),
+    )
     files = {_identity(status) for _, status in itertools.chain.from_iterable(linked)}
     return {path for path, status in _linked(root, ".", deadline) if _identity(status) in files} if files else set()
 
 
-def _ruling(root: Root, found: GitDirectory) -> Iterator[str]:
+def _ruling(root: Root, found: GitDirectory, deadline: float) -> Iterator[str]:
+    """Yield what decides in a repository, one after another: a command can make as many worktrees as it likes. They are
+    not counted, or those that it makes first would keep others from being looked at."""
     if found.kind == "gitfile":
         yield found.path
     elif found.kind != "link":
         below = "" if found.path == "." else f"{found.path}/"
         yield from (below + name for name in RULING)
         for worktree in _entries(root, below + WORKTREES):
-            yield from (f"{below}{WORKTREES}/{worktree.name}/{name}" for name in _OF_WORKTREE)
+            if time.monotonic() > deadline:
+                raise gitstamps.too_much("the linked worktrees of the git repositories in")
+            own = f"{below}{WORKTREES}/{worktree.name}"
+            if worktree.is_dir(follow_symlinks=False) and root.stamp(f"{own}/commondir") is not None:  # else it is none
+                yield from (f"{own}/{name}" for name in _OF_WORKTREE)
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

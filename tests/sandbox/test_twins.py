@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import shlex
+import tracemalloc
 
 import pytest
+
+from codespace import limits
+from codespace.beneath import Root
+from codespace.errors import Refusal
+from codespace.sandbox import twins
+from codespace.sandbox.scan import GitDirectory, Inventory
 
 from .cage import Cage
 from .test_git import EVIL, IDENTITY
@@ -47,3 +56,43 @@ def test_a_second_name_of_a_linked_worktrees_own_files_is_no_commands(repository
     (twins / "commondir").write_text("../../evil\n")  # the control: this is what it is kept from
     repository.plainly(["git", "status"], cwd=str(chosen.root / "wt"))
     assert mark(repository).exists()
+
+
+def test_names_beside_linked_worktrees_that_are_none_cost_little_and_keep_no_worktree_from_being_looked_at(
+    repository: Cage,
+) -> None:
+    own = repository.folder(".git/worktrees")
+    assert repository.plainly(["git", "worktree", "add", "-q", "wt"]).code == 0
+    for number in range(5_000):
+        os.close(os.open(own / f"file{number}", os.O_CREAT | os.O_WRONLY))
+    for number in range(500):
+        (own / f"folder{number}").mkdir()
+    os.link(own / "wt/gitdir", repository.root / "twin")
+    inventory = Inventory(git=(GitDirectory(".git", "directory"),))
+    with Root.open(str(repository.root)) as root:
+        tracemalloc.start()
+        try:
+            assert twins.names(root, inventory, git=True) == {".git/worktrees/wt/gitdir", "twin"}
+            assert tracemalloc.get_traced_memory()[1] < 1_000_000
+        finally:
+            tracemalloc.stop()
+
+
+def test_worktrees_that_take_long_to_be_looked_at_for_second_names_are_refused_and_not_waited_for(
+    repository: Cage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(120):
+        repository.folder(f".git/worktrees/{number}")
+    inventory = Inventory(git=(GitDirectory(".git", "directory"),))
+
+    class Clock:
+        """It goes on by the hundredth part of the time for a look, each time that it is looked at."""
+
+        monotonic = itertools.count(0, limits.SANDBOX_SCAN_SECONDS / 100).__next__
+
+    with Root.open(str(repository.root)) as root:
+        assert twins.names(root, inventory, git=True) == set()
+        monkeypatch.setattr(twins, "time", Clock)
+        with pytest.raises(Refusal, match="the linked worktrees of the git repositories") as refused:
+            twins.names(root, inventory, git=True)
+    assert refused.value.code == "SANDBOX_UNAVAILABLE"
