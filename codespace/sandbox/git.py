@@ -160,11 +160,13 @@ def _links(root: Root, path: str, starts: Iterable[str], until: float) -> Iterat
 
 
 def _listed(root: Root, directory: str) -> list[tuple[str, str]]:
-    """Return names and what they are; of some filesystems that is asked through the descriptor."""
+    """Return the names of links and directories, and which it is: of some filesystems that is asked through the
+    descriptor. Of files there may be very many."""
     descriptor = root.open_listing(directory)
     try:
         with os.scandir(descriptor) as entries:
-            return [(entry.name, _kind_of(entry)) for entry in entries]
+            kinds = ((entry.name, _kind_of(entry)) for entry in entries)
+            return [(name, kind) for name, kind in kinds if kind != "file"]
     finally:
         os.close(descriptor)
 

@@ -610,6 +610,21 @@ def test_data_of_a_repository_is_not_looked_through_one_by_one(
     }
 
 
+def test_files_of_a_repository_are_not_kept_while_it_is_looked_through_for_links(repository: Cage) -> None:
+    """A command can make as many as it likes in one directory."""
+    folder = repository.folder(".git/objects/many")
+    for number in range(5_000):
+        os.close(os.open(folder / f"file{number}", os.O_CREAT | os.O_WRONLY))
+    os.symlink("x", folder / "link")
+    with Root.open(str(repository.root)) as root:
+        tracemalloc.start()
+        try:
+            assert list(git.links(root, ".git", git.deadline())) == [".git/objects/many/link"]
+            assert tracemalloc.get_traced_memory()[1] < 300_000
+        finally:
+            tracemalloc.stop()
+
+
 # --- what git has in hand ---
 
 
