@@ -11,6 +11,7 @@ import itertools
 import os
 import posixpath
 import stat
+import string
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,12 +23,13 @@ from codespace.beneath import Root
 from codespace.beneath.reading import Stamp
 from codespace.display import display
 from codespace.errors import Refusal
-from codespace.sandbox import shortage
+from codespace.sandbox import gitways, shortage
 from codespace.sandbox.gitconfig import WORKTREES
 
 _IN_HAND: Final = ("rebase-merge", "rebase-apply", "sequencer", "MERGE_RR", "MERGE_AUTOSTASH")
 """The next commit writes over the files that MERGE_RR names, wherever they are, or keeps what they hold; and it takes
 the stash that MERGE_AUTOSTASH names."""
+_SMALL_BYTES: Final = 4_096
 _MOST_STAMPS: Final = 10_000
 """What one look keeps for as long as its run lasts: some 4 MB. A rebase has some thirty files, or one for each patch.
 """
@@ -58,10 +60,17 @@ class Stamps:
         """
         return self._take(root, directory, "index", "sharedindex.", partial(_digest, root))
 
+    def take_content(self, root: Root, directory: str, name: str) -> Stamped:
+        """Return what is in one file of a directory: git writes a worktree's `gitdir` again every day.
+
+        Raises: OSError, Refusal as `take` does.
+        """
+        return self._take(root, directory, name, None, partial(_digest, root))
+
     def _take(
-        self, root: Root, directory: str, first: str, prefix: str, stamp: Callable[[str], Stamp | bytes | None]
+        self, root: Root, directory: str, first: str, prefix: str | None, stamp: Callable[[str], Stamp | bytes | None]
     ) -> Stamped:
-        looked = (first, *names(root, directory, prefix, self._room))
+        looked = (first, *(names(root, directory, prefix, self._room) if prefix is not None else ()))
         self._room -= len(looked)
         if self._room < 0:
             raise _too_many(root, directory)
@@ -92,7 +101,7 @@ class Look:
 
 
 def _digest(root: Root, path: str) -> Stamp | bytes | None:
-    """Return a digest of an index; the stamp of what cannot be read, or is too large to be looked through."""
+    """Return a digest of a file; the stamp of what cannot be read, or is too large to be looked through."""
     try:
         return hashlib.sha256(root.read(path, limits.SANDBOX_INDEX_BYTES)[0]).digest()
     except Refusal as refused:
@@ -101,18 +110,39 @@ def _digest(root: Root, path: str) -> Stamp | bytes | None:
         return root.stamp(path)
 
 
-def in_hand(root: Root, path: str, stamps: Stamps) -> dict[str, Stamped]:
-    """Return what git has in hand in a repository and its linked worktrees, with the stamps of all that it goes by.
+def in_hand(root: Root, path: str, stamps: Stamps, workspace: Root | None = None) -> dict[str, Stamped]:
+    """Return what git has in hand in a repository and its linked worktrees, with the stamps of all that it goes by; and
+    those of these worktrees whose tree is not in the workspace: `git worktree repair` writes a gitfile there, wherever
+    that is.
 
+    Args:
+        workspace: None where it is `root`.
     Raises: OSError, Refusal as `Stamps.take` does.
     """
     below = "" if path == "." else path + "/"
+    worktrees = [f"{below}{WORKTREES}/{name}" for name in names(root, below + WORKTREES)]
     found: dict[str, Stamped] = {}
-    for top in (below, *(f"{below}{WORKTREES}/{name}/" for name in names(root, below + WORKTREES))):
+    for top in (below, *(f"{worktree}/" for worktree in worktrees)):
         stamps.look_at_clock()
         there = (place for name in _IN_HAND if _is_any(root, place := top + name))
         found |= {place: stamps.take(root, place) for place in there}
+    for worktree in worktrees:
+        stamps.look_at_clock()
+        if _leads_out(root, worktree, root if workspace is None else workspace):
+            found[worktree] = stamps.take_content(root, worktree, "gitdir")
     return found
+
+
+def _leads_out(root: Root, worktree: str, workspace: Root) -> bool:
+    """Return whether the tree of a linked worktree is not in the workspace, or not to be told."""
+    try:
+        said = gitways.pointed(os.fsdecode(root.read(f"{worktree}/gitdir", _SMALL_BYTES)[0]), string.whitespace)
+    except Refusal as refused:
+        if shortage.is_behind(refused):
+            raise
+        return refused.code == "FILE_TOO_LARGE"  # git reads it, whatever is behind the path
+    tree = posixpath.dirname(posixpath.join(root.path, worktree, said))
+    return gitways.follow(workspace, tree).end is None
 
 
 def _is_any(root: Root, path: str) -> bool:

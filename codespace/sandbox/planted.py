@@ -41,7 +41,8 @@ class Sight:
     in bare ones, in those outside, and among data. A repository itself, where that was not looked at for taking long.
     """
     in_hand: Mapping[str, object]
-    """What git has in hand, in the same repositories and in others, and what tells that it was changed."""
+    """What git has in hand, in the same repositories and in others, linked worktrees elsewhere, and what tells that it
+    was changed."""
     covered: frozenset[tuple[int, ...]]
     """Device and inode of what was hidden from the command, which can move it with a directory above it; of a link,
     which it can remove, the whole stamp: something else may have its inode behind it."""
@@ -104,7 +105,7 @@ def _in_hand(root: Root, inventory: Inventory, outside: Sequence[str]) -> dict[s
             found |= gitstamps.in_hand(root, each.path, stamps)
     for directory in outside:
         with Root.open(directory) as repository:
-            handed = gitstamps.in_hand(repository, ".", stamps)
+            handed = gitstamps.in_hand(repository, ".", stamps, root)
             found |= {posixpath.join(directory, place): state for place, state in handed.items()}
     return found
 

@@ -710,6 +710,41 @@ def test_of_conflicts_whose_resolution_git_records_only_one_that_a_command_left_
     assert done.planted == (".git/MERGE_RR",)
 
 
+@pytest.mark.parametrize("is_linked", [False, True])
+@pytest.mark.parametrize("lies_outside", [False, True])
+def test_a_worktree_that_a_command_left_whose_tree_is_elsewhere_is_told(
+    repository: Cage, lies_outside: bool, is_linked: bool
+) -> None:
+    """A link on the way lies in the workspace, and what it leads to may not."""
+    home, chosen = repository.folder(f"{repository.base}/home/mine"), repository.having(git="commit")
+    own = f"{repository.root}/.git/worktrees/evil"
+    for place in (repository.base / "tree", "inside"):
+        assert repository.plainly(["git", *IDENTITY, "worktree", "add", "-q", str(place)]).code == 0
+    if lies_outside:
+        chosen = chosen.having(root=str(repository.base / "tree"))
+    tree = f"{chosen.root}/mine" if is_linked else home
+    said = f"echo {tree}/.git >{own}/gitdir; echo ../.. >{own}/commondir; echo ref: refs/heads/evil >{own}/HEAD"
+    done = chosen.sh(f"mkdir {own} && {{ {said}; }}; ln -s {home} mine; git worktree add -q more")
+    told = own if lies_outside else ".git/worktrees/evil"
+    assert (done.code, set(done.planted)) == (0, {told, "more/.git"}), done.err
+    assert chosen.sh("true").planted == ()
+    repository.plainly(["git", "worktree", "repair"])
+    assert (home / ".git").exists()  # the control: this is what it is told for
+
+
+def test_a_worktree_elsewhere_is_the_same_where_git_says_again_where_it_is(repository: Cage) -> None:
+    """It does so every day."""
+    assert repository.plainly(["git", *IDENTITY, "worktree", "add", "-q", "../tree"]).code == 0
+    gitdir, seen = repository.root / ".git/worktrees/tree/gitdir", []
+    with Root.open(str(repository.root)) as root:
+        for _ in range(2):
+            seen.append(gitstamps.in_hand(root, ".git", gitstamps.Stamps()))
+            gitdir.write_bytes(gitdir.read_bytes())
+        assert (seen[0], seen[0].keys()) == (seen[1], {".git/worktrees/tree"})
+        gitdir.write_bytes(b"/elsewhere/.git\n")
+        assert gitstamps.in_hand(root, ".git", gitstamps.Stamps()) != seen[0]
+
+
 @pytest.mark.parametrize("place", [".git/rebase-merge", "OUTSIDE"])
 def test_what_git_has_in_hand_is_looked_at_up_to_a_bound_and_refused_beyond_it(
     repository: Cage, monkeypatch: pytest.MonkeyPatch, place: str
