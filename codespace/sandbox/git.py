@@ -197,7 +197,7 @@ def _worktrees(root: Root, path: str, workspace: str, until: float) -> tuple[lis
         if _tree_in(root, below, workspace) and _guarded(root, below, _guards(root, f"{path}/{name}", until)):
             writable.append(f"{path}/{name}")
             closed += [below + part for part in (*_OF_WORKTREE, *RULING) if _kind(root, below + part)]
-        elif _kind(root, f"{path}/{name}"):
+        elif _kind(root, f"{path}/{name}") or _is_there(root, f"{path}/{name}"):  # the second: also by an odd name
             closed.append(f"{path}/{name}")
     return writable, sorted(set(closed))
 

@@ -193,7 +193,7 @@ class _Search:
         if end is None:
             return []
         own = f"{self._root.path}/{end}"
-        said = gitways.pointed(_text(self._root, f"{end}/commondir"))
+        said = gitways.pointed(text(self._root, f"{end}/commondir"))
         common = self._led_to(posixpath.join(own, said), "HEAD") if said else None
         return [own] if common is None else [f"{self._root.path}/{common}", own]
 
@@ -322,7 +322,7 @@ class _Search:
         place = self._way_to(path)
         if place is None:
             return ""
-        return gitaccount.text(place) if posixpath.isabs(place) else _text(self._root, place)
+        return gitaccount.text(place) if posixpath.isabs(place) else text(self._root, place)
 
     def _listed(self, path: str, *, links: bool) -> list[str]:
         """Return what lies in a directory, links or directories; where a link leads to it, add the way."""
@@ -421,7 +421,7 @@ def _absolute(root: Root, way: Way) -> str:
 
 def _named_by(root: Root, gitfile: str) -> str:
     """Return the path in a gitfile, absolute and as it is spelled; that of its own directory where it says none."""
-    said = gitways.pointed(_text(root, gitfile)).removeprefix("gitdir: ")
+    said = gitways.pointed(text(root, gitfile)).removeprefix("gitdir: ")
     return posixpath.join(root.path, posixpath.dirname(gitfile), said)
 
 
@@ -438,7 +438,11 @@ def _glob(place: str, start: str = "/") -> str:
     return start + re.sub(r"[*?\[\]\\]", "?", place)
 
 
-def _text(root: Root, path: str) -> str:
+def text(root: Root, path: str) -> str:
+    """Return the text of a file below the root, whatever characters its name has; empty where it is too large, or none.
+
+    Raises: Refusal for a shortage.
+    """
     try:
         return _content(root, path)
     except Refusal as refused:

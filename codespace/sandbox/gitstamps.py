@@ -23,13 +23,12 @@ from codespace.beneath import Root
 from codespace.beneath.reading import Stamp
 from codespace.display import display
 from codespace.errors import Refusal
-from codespace.sandbox import gitways, shortage
+from codespace.sandbox import gitconfig, gitways, shortage
 from codespace.sandbox.gitconfig import WORKTREES
 
 _IN_HAND: Final = ("rebase-merge", "rebase-apply", "sequencer", "MERGE_RR", "MERGE_AUTOSTASH")
 """The next commit writes over the files that MERGE_RR names, wherever they are, or keeps what they hold; and it takes
 the stash that MERGE_AUTOSTASH names."""
-_SMALL_BYTES: Final = 4_096
 _MOST_STAMPS: Final = 10_000
 """What one look keeps for as long as its run lasts: some 4 MB. A rebase has some thirty files, or one for each patch.
 """
@@ -135,14 +134,12 @@ def in_hand(root: Root, path: str, stamps: Stamps, workspace: Root | None = None
 
 def _leads_out(root: Root, worktree: str, workspace: Root) -> bool:
     """Return whether the tree of a linked worktree is not in the workspace, or not to be told."""
-    try:
-        said = gitways.pointed(os.fsdecode(root.read(f"{worktree}/gitdir", _SMALL_BYTES)[0]), string.whitespace)
-    except Refusal as refused:
-        if shortage.is_behind(refused):
-            raise
-        return refused.code == "FILE_TOO_LARGE"  # git reads it, whatever is behind the path
+    place = f"{worktree}/gitdir"
+    if not _is_any(root, place):
+        return False
+    said = gitways.pointed(gitconfig.text(root, place), string.whitespace)
     tree = posixpath.dirname(posixpath.join(root.path, worktree, said))
-    return gitways.follow(workspace, tree).end is None
+    return not said or gitways.follow(workspace, tree).end is None
 
 
 def _is_any(root: Root, path: str) -> bool:

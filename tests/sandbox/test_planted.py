@@ -732,6 +732,22 @@ def test_a_worktree_that_a_command_left_whose_tree_is_elsewhere_is_told(
     assert (home / ".git").exists()  # the control: this is what it is told for
 
 
+def test_a_linked_worktree_whose_name_has_odd_characters_is_read_only_and_told_where_its_tree_is_elsewhere(
+    repository: Cage,
+) -> None:
+    """git makes no such name, and goes by it."""
+    chosen = repository.having(git="commit")
+    own = r'own="$(pwd)/.git/worktrees/$(printf "e\\001vil")"; mkdir -p "$own" && cd "$own" && '
+    own += 'echo ../.. >commondir && echo ref: refs/heads/evil >HEAD && cd ../../.. && echo "{}/.git" >"$own/gitdir"'
+    here = own.format("$(pwd)/sub") + ' && mkdir sub && echo "gitdir: $own" >sub/.git'
+    done = chosen.sh(here)
+    assert (done.code, done.planted) == (0, ("sub/.git",)), done.err
+    assert repository.plainly(["git", "-C", "sub", "rev-parse", "--git-dir"]).code == 0  # the control: git takes it
+    assert chosen.sh("for own in .git/worktrees/*; do echo ../../evil >$own/commondir; done").code != 0
+    done = chosen.sh(own.replace("001", "002").format("/elsewhere"))
+    assert (done.code, done.planted) == (0, (".git/worktrees/e\2vil",)), done.err
+
+
 def test_a_worktree_elsewhere_is_the_same_where_git_says_again_where_it_is(repository: Cage) -> None:
     """It does so every day."""
     assert repository.plainly(["git", *IDENTITY, "worktree", "add", "-q", "../tree"]).code == 0
