@@ -88,6 +88,27 @@ async def test_a_child_that_takes_no_request_is_killed_in_time_and_was_sent_noth
         assert not channel.usable
 
 
+async def test_who_waits_for_a_child_to_take_a_request_is_cut_off_too() -> None:
+    async with child("import time\ntime.sleep(20)") as channel:  # its end is another reason, should it come to that
+
+        async def call() -> None:
+            with pytest.raises(Lost, match="did not take") as lost:
+                await channel.call({"word": "x" * 1_000_000}, 600, shielded=False)
+            assert lost.value.timed_out
+            assert not lost.value.sent
+
+        with trio.CancelScope() as leaving:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(call)
+                await trio.testing.wait_all_tasks_blocked()
+                leaving.cancel()  # which half a request waits out
+                with trio.CancelScope(shield=True):
+                    await trio.testing.wait_all_tasks_blocked()
+                assert channel.usable
+                channel.cut_off()
+        assert not channel.usable
+
+
 async def test_who_waits_for_the_answer_that_one_before_was_to_have_is_cut_off_too() -> None:
     async with child("import sys; sys.stdin.read()") as channel:
         with trio.CancelScope() as leaving:

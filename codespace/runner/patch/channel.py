@@ -49,7 +49,7 @@ class Channel:
         """Number and deadline of a request whose caller was cancelled before the reply came."""
         self._closed = False
         self._shield: trio.CancelScope | None = None
-        """Of the call under way, where its caller waits on though it was cancelled."""
+        """Of the call under way, from its first byte on: its deadline is the caller's last."""
 
     @classmethod
     async def start(cls, argv: Sequence[str]) -> Channel:
@@ -124,28 +124,27 @@ class Channel:
         if self._owed is not None:
             await self._settle_debt(*self._owed)
         until = trio.current_time() + seconds
-        await self._send(request, until, seconds)
-        # Shielded, a reply that says what is on disk is not lost with its caller; bounded by `until` too.
-        with trio.CancelScope(shield=shielded, deadline=until) as waiting:
+        # Half a line would poison the pipe for the next caller; a child that does not read is killed in time.
+        with trio.CancelScope(shield=True, deadline=until) as waiting:
             self._shield = waiting
+            await self._send(request)
+            waiting.shield = shielded  # where the reply says what is on disk, it is not lost with its caller
             try:
                 return await self._reply(self._number)
             except trio.Cancelled:
                 self._owed = (self._number, until)
                 raise
         assert waiting.cancelled_caught
+        if not self._sent:
+            raise Lost(f"did not take a request within {seconds:g} s", sent=False, timed_out=True)
         raise Lost(f"gave no answer within {seconds:g} s", sent=True, timed_out=True)
 
-    async def _send(self, request: Mapping[str, Any], until: float, seconds: float) -> None:
+    async def _send(self, request: Mapping[str, Any]) -> None:
         self._number += 1
         line = json.dumps({"id": self._number, **request}, separators=(",", ":")).encode() + b"\n"
         left = self._write_nowait(line)
         if left:
-            # Half a line would poison the pipe for the next caller; a child that does not read is killed in time.
-            with trio.CancelScope(shield=True, deadline=until) as sending:
-                await self._stdin.send_all(left)
-            if sending.cancelled_caught:
-                raise Lost(f"did not take a request within {seconds:g} s", sent=False, timed_out=True)
+            await self._stdin.send_all(left)
         self._sent = True
 
     async def close(self) -> None:
