@@ -166,8 +166,15 @@ class Supervisor:
     async def _warm_proxy(self) -> None:
         try:
             await self._proxy.warm()
-        except Refusal as refusal:  # the first networked command tries it again, and is refused where it still fails
-            log.warning("the network proxy could not be started yet", problem=refusal.message)
+            return
+        except Refusal as refusal:
+            problem = refusal.message
+        except RuntimeError as error:
+            if not is_shortage(error):
+                raise
+            problem = str(error)
+        # The first networked command tries it again, and is refused where it still fails.
+        log.warning("the network proxy could not be started yet", problem=problem)
 
     async def _end_all(self) -> None:
         processes = list(self._processes.values())

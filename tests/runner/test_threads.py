@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
+from structlog.testing import capture_logs
 
 from codespace import limits
-from codespace.contract import Workspace
+from codespace.contract import Domain, Workspace
 from codespace.runner.roots import Roots
 from codespace.runner.search.search import Search
 from codespace.runner.threads import run_patiently
 from codespace.sandbox.box import Sandbox
+from codespace.sandbox.probe import Standing
 
+from ..sandbox.until import until
 from .supervised import open_bench, refused
 
 
@@ -80,3 +84,34 @@ async def test_a_command_goes_on_and_is_followed_to_its_end_while_no_thread_can_
         state = await bench.supervisor.wait_exit(process_id)
         assert (state.exit_code, state.termination) == (0, "exited")
         assert (await bench.run("/bin/echo", "again"))[1] == "again\n"
+
+
+class LastThread(Sandbox):
+    """A sandbox after whose probe no thread can be had, until `given`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self._monkeypatch = monkeypatch
+        self.given = ExitStack()
+        self._is_first = True
+
+    def standing(self) -> Standing:
+        found = super().standing()
+        if self._is_first:
+            self._is_first = False
+            self.given.enter_context(no_thread_left(self._monkeypatch))
+        return found
+
+
+async def test_a_proxy_that_no_thread_can_be_had_for_at_the_start_is_started_by_the_first_who_needs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = LastThread(monkeypatch)
+    with capture_logs() as lines:
+        async with open_bench(tmp_path, sandbox=sandbox, networked=True) as bench:
+            with sandbox.given:
+                await until(lambda: [line for line in lines if "proxy could not be started" in line["event"]])
+            domains = (Domain("example.org"),)
+            bench.workspace = replace(bench.workspace, network="enabled", allowed_domains=domains)
+            assert (await bench.run("/bin/echo", "here"))[1] == "here\n"
+    assert "can't start new thread" in str(lines)
