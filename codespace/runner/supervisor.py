@@ -191,8 +191,8 @@ class Supervisor:
         Args:
             request: What was authorised; `cwd` is for people, `cwd_fd` is what counts.
             cwd_fd: An open directory (O_PATH is enough); closing stays with the caller.
-        Raises: Refusal INVALID_COMMAND, PROCESS_SPAWN_FAILED, SANDBOX_UNAVAILABLE, LIMIT_REACHED, SHUTTING_DOWN;
-            nothing runs then.
+        Raises: Refusal INVALID_COMMAND, PROCESS_SPAWN_FAILED, SANDBOX_UNAVAILABLE, LIMIT_REACHED, SHUTTING_DOWN,
+            TIMEOUT where a filesystem does not answer; nothing runs then.
         Cancel: nothing runs, nothing is known under the id.
         Source: DESIGN section 5; the starter bounds it.
         """
