@@ -157,7 +157,8 @@ class Processes:
     async def write_stdin(self, process_id: str, data: str, *, encoding: Encoding, eof: bool) -> dict[str, Any]:
         """Write to the process and return how many bytes it was given, and how many it did not take in time.
 
-        Raises: Refusal PROCESS_EXITED, INVALID_ARGUMENT (not base64, or stdin was not left open).
+        Raises: Refusal PROCESS_EXITED, INVALID_ARGUMENT (not base64, stdin was not left open, or no key for `eof`),
+            TIMEOUT (all was written, and `eof` not taken).
         """
         if self._runs.held(process_id) is None:
             raise await self._elsewhere.refuse_input(process_id)

@@ -19,6 +19,15 @@ class StdinClosed(Exception):
         self.written = written
 
 
+class EndNotSaid(Exception):
+    """All bytes were taken, and then the end was not: in time, or because the terminal has no key for it."""
+
+    def __init__(self, written: int, *, has_key: bool = True) -> None:
+        super().__init__(f"{written} bytes were taken, and not the end")
+        self.written = written
+        self.has_key = has_key
+
+
 class Stdin:
     """One pipe. `first` goes before anything that is written later; then, with `only`, the end.
 
@@ -43,7 +52,7 @@ class Stdin:
                 await self._write_first()
                 if self._only:
                     await self.end()
-        except StdinClosed:
+        except (StdinClosed, EndNotSaid):
             return  # it did not want them all; its own business
 
     async def write(self, data: bytes, *, eof: bool) -> int:
@@ -51,28 +60,33 @@ class Stdin:
 
         Fewer than all are taken where the process has not read for limits.STDIN_SECONDS; then the
         pipe stays open even with `eof`.
-        Raises: StdinClosed.
+        Raises: StdinClosed; EndNotSaid where all were taken, and the end was not.
         Cancel: a part may have been taken; it is not known which.
         """
         written = 0
         rest = memoryview(data)
-        with trio.move_on_after(limits.STDIN_SECONDS):
-            async with self._turn:
-                await self._write_first()
-                while rest:
-                    try:
+        try:
+            with trio.move_on_after(limits.STDIN_SECONDS):
+                async with self._turn:
+                    await self._write_first()
+                    while rest:
                         count = await self.write_some(rest)
-                    except StdinClosed:
-                        raise StdinClosed(written) from None
-                    written, rest = written + count, rest[count:]
-                if eof:
-                    await self.end()
+                        written, rest = written + count, rest[count:]
+                    if eof:
+                        await self.end()
+                    return written
+        except StdinClosed:
+            raise StdinClosed(written) from None
+        except EndNotSaid as problem:
+            raise EndNotSaid(written, has_key=problem.has_key) from None
+        if eof and not rest:
+            raise EndNotSaid(written)
         return written
 
     async def end(self) -> None:
-        """Say that nothing follows."""
+        """Say that nothing follows. Raises: StdinClosed, EndNotSaid where a terminal has no key for it."""
         self.close()
-        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.cancel_shielded_checkpoint()  # it is said; a deadline must not say that it was not
 
     def close(self) -> None:
         """Close the pipe: the process reads its end. Waiting writers get StdinClosed."""

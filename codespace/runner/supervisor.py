@@ -27,7 +27,7 @@ from codespace.runner.network.proxy import Proxy
 from codespace.runner.output.spools import Spools
 from codespace.runner.process import Process, exited_refusal
 from codespace.runner.starter import Starter
-from codespace.runner.stdin import StdinClosed, check_size
+from codespace.runner.stdin import EndNotSaid, StdinClosed, check_size
 from codespace.runner.threads import is_shortage, run_patiently
 from codespace.sandbox.box import Sandbox
 
@@ -334,7 +334,8 @@ class Supervisor:
 
         Fewer than all where the process has not read for limits.STDIN_SECONDS; `eof` is not said then.
         Raises: Refusal PROCESS_NOT_FOUND, PROCESS_EXITED (details: the final state), INVALID_ARGUMENT
-            where stdin was not asked for or is closed, LIMIT_REACHED.
+            where stdin was not asked for or is closed, or its terminal has no end-of-input key; TIMEOUT where all was
+            taken but `eof`; LIMIT_REACHED.
         Cancel: a part may have been written.
         """
         process = self._find(process_id)
@@ -349,6 +350,8 @@ class Supervisor:
             )
         try:
             return await process.stdin.write(data, eof=eof)
+        except EndNotSaid as problem:
+            raise _end_not_said(problem) from None
         except StdinClosed as closed:
             written = closed.written
         with trio.move_on_after(limits.EXIT_NEWS_SECONDS):
@@ -416,3 +419,22 @@ class Supervisor:
             if process is not None and process.ended_time >= oldest and len(self._ended) <= limits.RETAINED_PROCESSES:
                 return
             self._processes.pop(self._ended.popleft(), None)  # its spool stays for its retention: `spools` sees to it
+
+
+def _end_not_said(problem: EndNotSaid) -> Refusal:
+    taken = {"bytes_written": problem.written}
+    if problem.has_key:
+        return Refusal(
+            "TIMEOUT",
+            f"The end of input was not taken: the process did not read for {limits.STDIN_SECONDS:g} s. "
+            f"{problem.written} bytes were written before.",
+            next_step="Look with read_process at what it does; send `eof` with empty `data` once it reads.",
+            details=taken,
+        )
+    return Refusal(
+        "INVALID_ARGUMENT",
+        "Its program has turned the end-of-input key (Ctrl-D) of the terminal off, so `eof` was not said. "
+        f"{problem.written} bytes were written before.",
+        next_step="Type what the program itself ends at, or Ctrl-C (\\u0003); or use terminate_process.",
+        details=taken,
+    )

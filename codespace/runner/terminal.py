@@ -13,11 +13,12 @@ from typing import Final
 
 from codespace import limits
 from codespace.contract import SpawnRequest, Stream
-from codespace.runner.stdin import Stdin, StdinClosed
+from codespace.runner.stdin import EndNotSaid, Stdin, StdinClosed
 
 _CONTROL_CHARACTERS: Final = 6  # the place of c_cc in what tcgetattr returns
 _LOCAL_MODES: Final = 3
 _END_OF_INPUT: Final = b"\x04"
+_DISABLED: Final = b"\0"  # _POSIX_VDISABLE: such a key is none, and typing it would be input
 
 
 class Terminal:
@@ -86,7 +87,7 @@ class Keyboard(Stdin):
         """Press the end-of-input key; twice where a line was begun, as the first only sends that.
 
         Where the program edits lines itself (a REPL's prompt) the key arrives as it is, once.
-        Raises: StdinClosed.
+        Raises: StdinClosed; EndNotSaid where the terminal has no such key.
         """
         if self.closed:  # by the end of the command, while another writer had the turn; the number may be another's now
             raise StdinClosed(0)
@@ -94,6 +95,8 @@ class Keyboard(Stdin):
         key, presses = _END_OF_INPUT, 1
         if modes[_LOCAL_MODES] & termios.ICANON:
             key = bytes(modes[_CONTROL_CHARACTERS][termios.VEOF])
+            if key == _DISABLED:
+                raise EndNotSaid(0, has_key=False)
             presses = 1 if self.last in b"\r\n" + key else 2
         rest = memoryview(key * presses)
         while rest:

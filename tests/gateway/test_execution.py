@@ -68,6 +68,20 @@ async def test_input_that_a_command_does_not_take_is_counted(monkeypatch: pytest
         await bench.call("terminate_process", process_id=process_id, grace_seconds=0)
 
 
+async def test_an_end_of_input_that_cannot_be_typed_is_refused_with_what_was_typed_before() -> None:
+    async with open_bench() as bench:
+        process_id = (await start(bench, "sh", "-c", "stty eof undef; echo ready; cat", tty=True, wait_seconds=0))[
+            "process_id"
+        ]
+        with trio.fail_after(60):
+            while "ready" not in (await bench.call("read_process", process_id=process_id, wait_seconds=10))["chunk"]:
+                pass
+        with pytest.raises(Refusal, match=r"INVALID_ARGUMENT: .*end-of-input key") as caught:
+            await bench.call("write_stdin", process_id=process_id, data="abc", eof=True)
+        assert caught.value.details == {"bytes_written": 3}
+        await bench.call("terminate_process", process_id=process_id, grace_seconds=0)
+
+
 async def test_two_calls_with_one_key_at_the_same_time_start_one_process() -> None:
     async with open_bench(occupancy="shared") as bench:
         results: list[dict[str, Any]] = []

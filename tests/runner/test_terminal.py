@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
+import termios
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,7 +14,10 @@ import pytest
 import trio
 import trio.testing
 
+from codespace import limits
+from codespace.contract import SpawnRequest
 from codespace.protocol.tools import TABLE
+from codespace.runner.terminal import Terminal
 from codespace.testing import processes
 
 from .supervised import Bench, open_bench, refused
@@ -80,6 +85,81 @@ async def test_the_end_of_input_is_a_key_and_not_the_end_of_the_terminal(bench: 
     state = await bench.supervisor.wait_exit(process_id)
     assert state.exit_code == 0
     assert (await bench.read(process_id)).text == "one\r\none\r\nbetween\r\nhalf a linehalf a line"
+
+
+DEAF = "import time, tty; tty.setraw(0); print('raw', flush=True); time.sleep(600)"
+
+
+async def test_an_end_of_input_that_a_full_terminal_does_not_take_is_no_success(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "STDIN_SECONDS", 0.1)
+    process_id = await bench.spawn(sys.executable, "-c", DEAF, tty=True)
+    await bench.wait_text(process_id, "raw")
+
+    async def press() -> None:
+        while await bench.supervisor.write_stdin(process_id, b"y" * 4_096, eof=False):
+            pass
+        while True:  # where no block fits, some keys still may
+            assert await bench.supervisor.write_stdin(process_id, b"", eof=True) == 0
+
+    found = await refused("TIMEOUT", press())
+    assert found.details == {"bytes_written": 0}
+    assert "send `eof` with empty `data`" in str(found.next_step)
+
+
+async def test_what_was_taken_before_the_end_of_input_is_counted_where_the_command_ends_meanwhile(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process_id = await bench.spawn(sys.executable, "-c", DEAF, tty=True)
+    await bench.wait_text(process_id, "raw")
+    stdin = bench.supervisor._find(process_id).stdin
+    assert stdin is not None
+    write_some, pressing = stdin.write_some, trio.Event()
+
+    async def take_data_alone(block: memoryview) -> int:
+        if bytes(block) == b"data":
+            return await write_some(block)
+        pressing.set()  # and the key waits, as behind a full terminal
+        await bench.supervisor.wait_exit(process_id)
+        return await write_some(block)
+
+    monkeypatch.setattr(stdin, "write_some", take_data_alone)
+    async with trio.open_nursery() as nursery:
+
+        async def write() -> None:
+            found = await refused("PROCESS_EXITED", bench.supervisor.write_stdin(process_id, b"data", eof=True))
+            assert found.details is not None
+            assert found.details["bytes_written"] == 4
+
+        nursery.start_soon(write)
+        await pressing.wait()
+        await bench.supervisor.terminate(process_id, 0.0)
+
+
+async def test_an_end_of_input_for_which_the_terminal_has_no_key_is_refused_and_nothing_typed(bench: Bench) -> None:
+    process_id = await bench.spawn("sh", "-c", "stty eof undef; echo ready; head -c 4 | od -c", tty=True)
+    await bench.wait_text(process_id, "ready")
+    found = await refused("INVALID_ARGUMENT", bench.supervisor.write_stdin(process_id, b"x", eof=True))
+    assert found.details == {"bytes_written": 1}
+    assert "terminate_process" in str(found.next_step)
+    await bench.supervisor.write_stdin(process_id, b"yz\n", eof=False)
+    await bench.wait_text(process_id, "x   y   z")
+
+
+async def test_stdin_at_the_start_is_typed_also_where_the_terminal_has_no_key_for_its_end() -> None:
+    terminal = Terminal(24, 80)
+    modes = termios.tcgetattr(terminal.theirs[0])
+    modes[6][termios.VEOF] = b"\0"
+    termios.tcsetattr(terminal.theirs[0], termios.TCSANOW, modes)
+    request = SpawnRequest("proc-1", ("cat",), ".", {}, 60.0, stdin=b"text\n", tty=True)
+    keys = terminal.take_stdin(request)
+    try:
+        await keys.feed()
+        assert os.read(terminal.theirs[0], 100) == b"text\n"
+    finally:
+        keys.close()
+        terminal.close()
 
 
 async def test_stdin_that_is_sent_at_the_start_is_typed_and_ended(bench: Bench) -> None:
