@@ -301,6 +301,8 @@ HOME_SECONDS: Final = 5.0
 # --- sandbox ---
 SANDBOX_START_SECONDS: Final = 20.0
 # From bubblewrap's start to the open gate; 10 ms as a rule, 11 s were seen on a machine full of spinners.
+SANDBOX_SEAL_SECONDS: Final = 10.0
+# For the look at what was mounted, and at the program inside; milliseconds, and longer where a filesystem hangs.
 SANDBOX_WATCH_SECONDS: Final = 2.0
 # Between two looks at what covers a run's protected and hidden places, where no change is told. One takes 0.1 ms.
 PROBE_SWEEP_ENTRIES: Final = 10_000

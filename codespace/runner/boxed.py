@@ -10,6 +10,7 @@ import errno
 import os
 import posixpath
 import shutil
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict
 from typing import Any, Final
@@ -34,6 +35,8 @@ LAYERS: Final = 2
 """Generations of the tree that are bubblewrap's own: itself, and process 1 inside."""
 Door = Callable[[int], Awaitable[None]]
 """Called with the pid of process 1 while the gate is shut: a proxy makes its listener there and opens its door."""
+Looking = Callable[[Callable[[], None]], Awaitable[None]]
+"""Runs what looks at a root in a thread, which it may leave to itself where the root does not answer."""
 
 
 _FORBIDDEN: Final = (
@@ -62,6 +65,8 @@ class Boxed:
         self.read_only = prepared.plan.read_only
         self._prepared = prepared
         self._launch = launch
+        self._guard = threading.Lock()
+        self._is_looking = self._is_closed = False
 
     @staticmethod
     def look(sandbox: Sandbox, workspace: Workspace, request: SpawnRequest) -> Prepared:
@@ -117,13 +122,14 @@ class Boxed:
         return [self._launch.inherited[number] for number in sorted(self._launch.inherited)]
 
     async def open(
-        self, monitor: Monitor, bubblewrap: int, stderr: int | None = None, door: Door | None = None
+        self, monitor: Monitor, bubblewrap: int, looking: Looking, stderr: int | None = None, door: Door | None = None
     ) -> None:
         """See the sandbox set up, put it under its limits, and release the command.
 
         Args:
             monitor: Whose child bubblewrap is.
             bubblewrap: Its pid.
+            looking: For the last look, which a filesystem can hold up for ever.
             stderr: Where its complaint can be read, without waiting; what is read is gone.
             door: Opens the way out of a networked run.
         Raises: Uncovered; Refusal SANDBOX_UNAVAILABLE, PROCESS_SPAWN_FAILED; the command was not released then, and
@@ -136,7 +142,7 @@ class Boxed:
                 await _walk(self._launch.started(bubblewrap))
                 await _walk(self._launch.ready())
                 await self._cover(monitor)
-                await trio.to_thread.run_sync(self._seal_and_look)
+                await looking(self._seal_and_look)
                 if door is not None:
                     assert self._launch.pid is not None
                     await door(self._launch.pid)
@@ -167,9 +173,19 @@ class Boxed:
             raise NotStarted("mounts", f"nobody can watch them ({error.strerror})") from error
 
     def _seal_and_look(self) -> None:
-        self._launch.seal()
-        if self._launch.missing_program():
-            raise self._not_inside()
+        with self._guard:
+            if self._is_closed:
+                return  # nobody waits for it any more
+            self._is_looking = True
+        try:
+            self._launch.seal()
+            if self._launch.missing_program():
+                raise self._not_inside()
+        finally:
+            with self._guard:
+                self._is_looking = False
+                if self._is_closed:
+                    self._launch.close()
 
     def bare(self) -> tuple[str, ...]:
         """Return the places that are protected or hidden no more, safe to show. Blocks for a moment: for a thread."""
@@ -208,8 +224,14 @@ class Boxed:
         return named, [f"This run made {made}: {', '.join(named)}{more}.{loud}"]
 
     def close(self) -> None:
-        """Let go of all descriptors; a gate that is not open stays shut. The cgroup stays with `held`."""
-        self._launch.close()
+        """Let go of all descriptors; a gate that is not open stays shut. The cgroup stays with `held`.
+
+        A last look that a hung filesystem still holds up lets go of them at its end.
+        """
+        with self._guard:
+            self._is_closed = True
+            if not self._is_looking:
+                self._launch.close()
 
     def _not_inside(self) -> Refusal:
         name = self._prepared.plan.command[0]

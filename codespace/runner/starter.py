@@ -76,6 +76,7 @@ class Starter:
         """None: every command runs without one."""
         self._proxy = proxy
         self._looks = Turns(limits.SPAWN_THREADS)
+        self._last_looks = Turns(limits.SPAWN_THREADS)  # their own: a sandbox that stands waits for no scan
         self._making = trio.CapacityLimiter(limits.SPAWN_THREADS)
         """For what touches no file of a workspace: a root that hangs must hold up no other."""
 
@@ -150,9 +151,11 @@ class Starter:
     async def _start_in_box(
         self, sandbox: Sandbox, workspace: Workspace, request: SpawnRequest, cwd_fd: int, *, by_hand: bool
     ) -> Process:
-        look = partial(Boxed.look, sandbox, workspace, request)
-        prepared = await self._looks.run(workspace, look, _subject(workspace), next_step=_HUNG)
+        look, subject = partial(Boxed.look, sandbox, workspace, request), _subject(workspace)
+        prepared = await self._looks.run(workspace, look, subject, next_step=_HUNG)
         boxed = await trio.to_thread.run_sync(Boxed.make, prepared, by_hand, limiter=self._making)
+        seconds = limits.SANDBOX_SEAL_SECONDS
+        looking = partial(self._last_looks.run, workspace, subject=subject, seconds=seconds, next_step=_HUNG)
         way_out = None
         if workspace.network == "enabled" and self._proxy is not None:
             way_out = WayOut(self._proxy, workspace.allowed_domains, request.process_id)
@@ -163,7 +166,7 @@ class Starter:
                 monitor, pid = await self._order(request, boxed.order(self._umask), descriptors)
                 try:
                     stderr = pipes.outputs.get("stderr", pipes.outputs.get("stdout"))
-                    await boxed.open(monitor, pid, stderr, None if way_out is None else way_out.open)
+                    await boxed.open(monitor, pid, looking, stderr, None if way_out is None else way_out.open)
                     pipes.let_go()
                 except BaseException:
                     monitor.close()

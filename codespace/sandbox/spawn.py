@@ -167,6 +167,8 @@ class Launch:
         Raises: NotStarted.
         """
         self._verify()
+        if self._has_ended():  # while a filesystem hung, maybe long ago: the pids can be another's by now
+            raise NotStarted("limits", "the sandbox ended while it was looked at")
         self._limit(self._hold_command())
         assert self.pid is not None
         self._witness = Witness(self.pid)

@@ -25,6 +25,7 @@ from codespace.runner.turns import Turns
 from codespace.sandbox import degraded
 from codespace.sandbox.box import Sandbox
 from codespace.sandbox.probe import Standing
+from codespace.sandbox.spawn import Launch
 from codespace.testing import open_bench
 from codespace.testing.bench import Bench
 
@@ -267,7 +268,7 @@ async def test_commands_that_a_root_holds_up_hold_up_none_in_another_root(
     assert ended == [0] * (limits.SPAWN_THREADS + 1)
 
 
-@pytest.mark.parametrize("way", ["boxed", "landlock", "plain"])
+@pytest.mark.parametrize("way", ["boxed", "sealed", "landlock", "plain"])
 async def test_a_start_that_its_root_holds_up_is_cancelled_or_refused_at_once_and_leaves_nothing(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,10 +279,13 @@ async def test_a_start_that_its_root_holds_up_is_cancelled_or_refused_at_once_an
         bench.workspace = replace(bench.workspace, allow_degraded=way == "landlock")
         await bench.run("true")
         hung, before = Hung(), len(os.listdir("/proc/self/fd"))
-        owner, name = {"boxed": (Sandbox, "prepare"), "landlock": (degraded, "ruleset"), "plain": (program, "find")}[
-            way
-        ]
-        hung.hang(monkeypatch, owner, name)
+        looks: dict[str, tuple[Any, str]] = {
+            "boxed": (Sandbox, "prepare"),
+            "sealed": (Launch, "missing_program"),
+            "landlock": (degraded, "ruleset"),
+            "plain": (program, "find"),
+        }
+        hung.hang(monkeypatch, *looks[way])
         async with trio.open_nursery() as nursery:
             nursery.start_soon(bench.spawn, "true")
             await hung.wait_held(1)
@@ -289,6 +293,7 @@ async def test_a_start_that_its_root_holds_up_is_cancelled_or_refused_at_once_an
         assert hung.held == 1
         monkeypatch.setattr(limits, "READ_SECONDS", 0.1)
         monkeypatch.setattr(limits, "SPAWN_LOOK_SECONDS", 0.1)
+        monkeypatch.setattr(limits, "SANDBOX_SEAL_SECONDS", 0.1)
         refusal = await refused("TIMEOUT", bench.spawn("true"))
         assert str(bench.folder) in refusal.message
         assert "ask the operator" in str(refusal.next_step).lower()
@@ -296,7 +301,7 @@ async def test_a_start_that_its_root_holds_up_is_cancelled_or_refused_at_once_an
         hung.let_go.set()
         await hung.wait_held(0)
         with trio.fail_after(30):
-            while len(os.listdir("/proc/self/fd")) != before:
+            while len(os.listdir("/proc/self/fd")) > before:
                 await trio.lowlevel.checkpoint()
         assert list((tmp_path / "state" / "homes").glob("*/*")) == []
         assert (await bench.run("true"))[0].exit_code == 0
