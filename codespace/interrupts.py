@@ -25,6 +25,15 @@ def hear() -> None:
             signal.signal(number, _interrupt)
 
 
+def cease() -> None:
+    """Take nothing for an end any more: how this program ended is known, and only the interpreter is left.
+
+    Which takes its handlers away: one more signal would be what it ended by.
+    """
+    for number in (signal.SIGINT, *_ENDING):
+        signal.signal(number, signal.SIG_IGN)
+
+
 def run(main: Callable[[], Awaitable[T]], *, at_checkpoints: bool = False) -> T:
     """Run `main` in trio, where it is interrupted in order also if Ctrl-C is ignored, as in the background of a shell.
 

@@ -11,15 +11,15 @@ import os
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
+from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 import trio
 
-from codespace import __version__, limits
+from codespace import __version__, interrupts, limits
 from codespace.daemon import Daemon, open_daemon
 from codespace.display import display
 from codespace.errors import Refusal
@@ -60,6 +60,7 @@ async def run(settings: Settings, *, stdio: bool, http: bool, console: bool, no_
     except* SettingsError as errors:
         problems += [str(each) for each in _flat(errors)]
     finally:
+        interrupts.cease()
         watchdog.stop()
     for problem in problems:
         Sink(2).msg(f"codespace: {display(problem)}")  # a client that does not read it must not hold up the end
@@ -86,18 +87,18 @@ class Doors:
 
 
 async def _live(settings: Settings, watchdog: _Watchdog, doors: Doors) -> None:
-    with trio.open_signal_receiver(*_heard()) as signals:
-        async with trio.open_nursery() as nursery:
-            with trio.CancelScope() as start:
-                ending = _Ending(watchdog, start)
-                nursery.start_soon(ending.on_signal, signals)
-                async with open_daemon(settings, console=doors.console) as daemon:
-                    ending.started()
-                    try:
-                        await _serve(daemon, ending, doors)
-                    finally:
-                        ending.begin("no door is open any more")  # also where one failed: the watchdog is for any stop
-            nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery:
+        with trio.CancelScope() as start:
+            ending = _Ending(watchdog, start)
+            ending.hear()
+            nursery.start_soon(ending.begin_at_signal)
+            async with open_daemon(settings, console=doors.console) as daemon:
+                ending.started()
+                try:
+                    await _serve(daemon, ending, doors)
+                finally:
+                    ending.begin("no door is open any more")  # also where one failed: the watchdog is for any stop
+        nursery.cancel_scope.cancel()
 
 
 class _Ending:
@@ -111,6 +112,23 @@ class _Ending:
         self.asked = trio.Event()
         self._watchdog = watchdog
         self._start: trio.CancelScope | None = start
+        self._number: int | None = None
+        self._signalled = trio.Event()
+
+    def hear(self) -> None:
+        """Take signals until `run` ends, the first alone: trio's receiver would give them back to what interrupts.
+
+        A second one would break into what is left, and the exit code tell of it instead of the stop.
+        """
+        token = trio.lowlevel.current_trio_token()
+
+        def on_signal(number: int, frame: FrameType | None) -> None:
+            if self._number is None:
+                self._number = number
+                token.run_sync_soon(self._signalled.set)
+
+        for number in _heard():
+            signal.signal(number, on_signal)
 
     def started(self) -> None:
         """Say that the daemon runs: from here on it stops in its own order."""
@@ -124,9 +142,10 @@ class _Ending:
             if self._start is not None:
                 self._start.cancel()
 
-    async def on_signal(self, signals: AsyncIterator[int]) -> None:
-        async for number in signals:
-            self.begin(signal.Signals(number).name)
+    async def begin_at_signal(self) -> None:
+        await self._signalled.wait()
+        assert self._number is not None
+        self.begin(signal.Signals(self._number).name)
 
 
 async def _serve(daemon: Daemon, ending: _Ending, doors: Doors) -> None:

@@ -81,6 +81,19 @@ def test_a_daemon_that_shall_outlive_its_terminal_does(tmp_path: Path, number: s
     assert [line for line in wire.log.read_text().splitlines() if number.name in line] == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_one_more_signal_changes_nothing_of_how_a_stop_ends(tmp_path: Path, number: signal.Signals) -> None:
+    site = Site(tmp_path)
+    site.add_workspace()
+    with Wire(site) as wire:
+        until = time.monotonic() + END_SECONDS
+        while wire.process.poll() is None:
+            assert time.monotonic() < until, wire.said
+            wire.process.send_signal(number)
+    assert wire.process.returncode == 0
+    assert "Traceback" not in wire.said
+
+
 @contextmanager
 def stderr_of(read: bool) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
     """Give a reader and a standard error, which is full where nobody shall have `read` it."""
