@@ -104,4 +104,4 @@ def _values(data: bytes) -> int:
 
 def _asks_for_an_answer(data: bytes) -> bool:
     """Return whether what reads as a notification has an id all the same: one that is neither text nor integer."""
-    return b'"id"' in data and "id" in json.loads(data)
+    return (b'"id"' in data or b"\\u00" in data) and "id" in json.loads(data)  # a name may be escaped

@@ -83,6 +83,14 @@ def test_an_answer_goes_to_no_id_that_was_not_sent(id: bytes) -> None:
     assert refused(b'{"jsonrpc":"2.0","id":' + id + b',"method":5}').id is None
 
 
+@pytest.mark.parametrize("name", ["id", r"\u0069d", r"i\u0064"])
+def test_an_id_that_is_none_is_refused_however_its_name_is_written(name: str) -> None:
+    written = f'{{"jsonrpc":"2.0","{name}":7.5,"method":"ping"}}'.encode()
+    assert refused(written).error.code == types.INVALID_REQUEST
+    within = f'{{"jsonrpc":"2.0","method":"told","params":{{"{name}":7.5}}}}'.encode()
+    assert isinstance(read(within), types.JSONRPCNotification)
+
+
 @pytest.mark.parametrize("id", [0, -1, 10, "é", "0x1"])
 def test_an_answer_goes_to_an_id_that_can_be_seen(id: Any) -> None:
     written = json.dumps(id, ensure_ascii=False).encode()
