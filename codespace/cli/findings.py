@@ -18,7 +18,7 @@ from codespace.cli import configured
 from codespace.cli.finding import Finding
 from codespace.contract import Workspace
 from codespace.errors import CODES, Refusal
-from codespace.settings import MEMORY_DATABASE, Settings, notices
+from codespace.settings import MEMORY_DATABASE, Settings, SettingsError, notices
 
 _FOLDERS: Final = ("instances", "journal", "homes", "spool")
 _FOLDER_OF_WORKERS: Final = "runner"
@@ -220,10 +220,18 @@ def isolation(settings: Settings) -> Iterator[Finding]:
     sandbox = Sandbox(settings.bwrap_path)
     yield from witnesses.findings(settings, sandbox)
     yield from linked.findings(settings, sandbox)
-    if settings.http_token is None and os.path.exists(settings.http_token_file):
-        mode = stat.S_IMODE(os.stat(settings.http_token_file).st_mode)
-        if mode & 0o077:
-            fix = f"chmod 600 {shlex.quote(settings.http_token_file)}"
-            yield Finding("fail", "token", "the generated token can be read by others", fix)
+    yield from generated_token(settings)
     if sys.stderr is None:
         yield Finding("limit", "log", "there is no stderr; logs go nowhere")
+
+
+def generated_token(settings: Settings) -> Iterator[Finding]:
+    from codespace.http import token
+
+    if settings.http_token is None:
+        try:
+            token.load(settings.http_token_file)
+        except FileNotFoundError:
+            pass
+        except SettingsError as error:
+            yield Finding("fail", "token", f"{error.key}: {error.problem}", error.fix)

@@ -21,12 +21,12 @@ def load_or_create(path: str) -> str:
     Raises: SettingsError if the file is not ours alone, is empty, or cannot be made.
     """
     try:
-        return _load(path)
+        return load(path)
     except FileNotFoundError:
         pass
     try:
         _create(path, secrets.token_urlsafe(limits.TOKEN_BYTES))
-        return _load(path)
+        return load(path)
     except OSError as error:
         raise SettingsError(
             path, f"The token cannot be stored: {error.strerror}.", "Make the directory writable."
@@ -50,20 +50,23 @@ def _create(path: str, token: str) -> None:
         os.unlink(staged)
 
 
-def _load(path: str) -> str:
+def load(path: str) -> str:
+    """Return the token in `path`. Raises: FileNotFoundError, SettingsError as `load_or_create`."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise
     except OSError as error:
         raise _unfit(path, f"cannot be opened: {error.strerror}") from error
-    with os.fdopen(fd, "rb") as file:
-        found = os.fstat(file.fileno())
+    try:
+        found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
             raise _unfit(path, "is no regular file")
         if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
             raise _unfit(path, "can be read or changed by others")
-        token = file.read(_READ_BYTES).strip()
+        token = os.read(fd, _READ_BYTES).strip()
+    finally:
+        os.close(fd)
     if not token.isascii() or not token.decode("ascii").isprintable() or len(token) < limits.TOKEN_BYTES:
         raise _unfit(path, "holds no token")
     return token.decode("ascii")

@@ -60,6 +60,22 @@ def test_what_stands_where_a_daemon_keeps_a_folder_of_its_own_is_a_failure(
     assert [each.verdict for each in findings.state(settings)] == ["pass"]
 
 
+@pytest.mark.parametrize("kind", ["folder", "empty file", "dead link", "file of everybody"])
+def test_a_token_file_that_no_daemon_takes_is_a_failure(tmp_path: Path, kind: str) -> None:
+    place = tmp_path / "http-token"
+    settings = Settings(state_dir=str(tmp_path), database=":memory:")
+    assert not list(findings.generated_token(settings))
+    if kind == "folder":
+        place.mkdir()
+    elif kind == "dead link":
+        place.symlink_to(tmp_path / "gone")
+    else:
+        place.write_text("x" * 43 if kind == "file of everybody" else "")
+        place.chmod(0o644 if kind == "file of everybody" else 0o600)
+    (found,) = findings.generated_token(settings)
+    assert (found.verdict, found.fix) == ("fail", "Remove it; a new one is made at the next start.")
+
+
 @pytest.mark.parametrize("is_elsewhere", [False, True])
 @pytest.mark.parametrize("kind", ["file", "link"])
 def test_what_stands_where_a_daemon_keeps_the_sockets_of_its_worker_is_a_failure_where_it_has_one(

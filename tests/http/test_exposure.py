@@ -108,8 +108,11 @@ def test_a_token_file_that_others_could_have_read_or_made_is_refused(tmp_path: P
         load_or_create(str(empty))
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo, 0o600)
-    with pytest.raises(SettingsError, match="no regular file"):
-        load_or_create(str(fifo))
+    folder = tmp_path / "folder"
+    folder.mkdir(0o700)
+    for path in (fifo, folder):
+        with pytest.raises(SettingsError, match="no regular file"):
+            load_or_create(str(path))
 
 
 async def test_the_door_keeps_a_generated_token_and_asks_for_it(tmp_path: Path) -> None:
