@@ -56,7 +56,7 @@ def _config(parser: argparse.ArgumentParser) -> None:
 
 def _init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", metavar="DIR", help="the directory to register; nothing in it is changed")
-    parser.add_argument("--id", metavar="ID", help="id of the workspace (default: the directory's name)")
+    parser.add_argument("--id", metavar="ID", type=_text, help="id of the workspace (default: the directory's name)")
     parser.add_argument(
         "--profile",
         choices=("read-only", "workspace-write"),
@@ -111,10 +111,10 @@ def _approvals(parser: argparse.ArgumentParser) -> None:
     grant = _word(words, "grant", "let it run, once", json=False)
     deny = _word(words, "deny", "refuse it, or take back a grant that was not used", json=False)
     for each in (show, grant, deny):
-        each.add_argument("id", metavar="ID", help="the approval_id")
+        each.add_argument("id", metavar="ID", type=_text, help="the approval_id")
     grant.add_argument("--yes", action="store_true", help="do not show it and ask; you have seen it")
     grant.add_argument(
-        "--fingerprint", metavar="F", help="of what you have seen (`show --json`); another one is refused"
+        "--fingerprint", metavar="F", type=_text, help="of what you have seen (`show --json`); another one is refused"
     )
     scope = grant.add_mutually_exclusive_group()
     scope.set_defaults(scope="once")
@@ -124,7 +124,7 @@ def _approvals(parser: argparse.ArgumentParser) -> None:
     scope.add_argument(
         "--program", dest="scope", action="store_const", const="program", help="grant this program with any arguments"
     )
-    scope.add_argument("--patches", dest="path", metavar="PATH", help="grant patches that stay under PATH")
+    scope.add_argument("--patches", dest="path", metavar="PATH", type=_text, help="grant patches that stay under PATH")
     grant.add_argument(
         "--for",
         dest="seconds",
@@ -138,7 +138,8 @@ def _approvals(parser: argparse.ArgumentParser) -> None:
 def _grants(parser: argparse.ArgumentParser) -> None:
     words = parser.add_subparsers(dest="question", required=True, metavar="WORD")
     _word(words, "list", "what is granted, and what was")
-    _word(words, "revoke", "end one", json=False).add_argument("id", metavar="ID", help="the grant_id")
+    revoke = _word(words, "revoke", "end one", json=False)
+    revoke.add_argument("id", metavar="ID", type=_text, help="the grant_id")
 
 
 def _operations(parser: argparse.ArgumentParser) -> None:
@@ -152,7 +153,7 @@ def _operations(parser: argparse.ArgumentParser) -> None:
     )
     forget = _word(words, "forget", "remove what undo needs, and the diff", json=False)
     for each in (show, settle, forget):
-        each.add_argument("id", metavar="ID", help="the operation_id")
+        each.add_argument("id", metavar="ID", type=_text, help="the operation_id")
 
 
 def _processes(parser: argparse.ArgumentParser) -> None:
@@ -168,6 +169,15 @@ def _word(
         parser.add_argument("--json", action="store_true", help="one JSON object a line, for programs")
     _config(parser)
     return parser
+
+
+def _text(word: str) -> str:
+    """Return a word that is looked up or kept in the database, which holds text alone."""
+    try:
+        word.encode("utf-8")
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError("it is not UTF-8; copy it from a list, or write it anew") from None
+    return word
 
 
 def _sandbox(parser: argparse.ArgumentParser) -> None:

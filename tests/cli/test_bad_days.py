@@ -80,6 +80,28 @@ def test_what_a_start_on_a_full_disk_left_of_a_database_is_nothing_that_was_reco
     assert f"{database} is made at the first start" in desk.codespace("doctor").out
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["approvals", "show", "\udcff"],
+        ["approvals", "grant", "--yes", "\udcff"],
+        ["approvals", "deny", "\udcff"],
+        ["approvals", "grant", "--fingerprint", "\udcff", "id"],
+        ["approvals", "grant", "--patches", "\udcff", "id"],
+        ["grants", "revoke", "\udcff"],
+        ["operations", "show", "\udcff"],
+        ["operations", "settle", "\udcff"],
+        ["operations", "forget", "\udcff"],
+        ["init", ".", "--id", "\udcff"],
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_a_word_that_no_database_holds_is_refused_before_one_is_asked(desk: Desk, words: list[str]) -> None:
+    said = desk.codespace(*words)
+    assert (said.code, said.out) == (2, "")
+    assert said.err.endswith(": it is not UTF-8; copy it from a list, or write it anew\n")
+
+
 @pytest.mark.parametrize("words", [["init", ""], ["sandbox", "run", "", "--", "true"]], ids=["init", "sandbox"])
 def test_a_directory_that_is_named_by_nothing_is_not_the_one_that_this_runs_in(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, words: list[str]
