@@ -20,6 +20,7 @@ USAGE = 2
 INTERRUPTED = 130
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 # What a full or broken disk under a redirected output says.
+_NOWHERE = "the directory that this runs in is gone. Go to another (`cd`), or name whole paths."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,10 +49,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(problem, OSError) and problem.errno in _NO_ROOM:
             print(f"codespace: the answer could not be written: {problem.strerror}.", file=sys.stderr)
             return _reader_is_gone()
-        if (scant := descriptors.shortage(problem)) is None:
+        told = _NOWHERE if is_nowhere(problem) else descriptors.shortage(problem)
+        if told is None:
             raise
-        print(f"codespace: {scant}", file=sys.stderr)
+        print(f"codespace: {told}", file=sys.stderr)
         return USAGE
+
+
+def is_nowhere(problem: Exception) -> bool:
+    """Return whether a relative path was given where none leads anywhere."""
+    if not isinstance(problem, FileNotFoundError) or problem.filename is not None:
+        return False
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _run(argv: Sequence[str] | None) -> int:

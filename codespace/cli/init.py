@@ -39,6 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(configured.explain(error) + "\n  Nothing was written.", file=sys.stderr)
         return cli.USAGE
     except (OSError, UnicodeError) as error:
+        if cli.is_nowhere(error):
+            raise
         print(f"codespace: {display(configured.cause(error))}. Nothing was written.", file=sys.stderr)
         return cli.USAGE
     _report(found, directory)

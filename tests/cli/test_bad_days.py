@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,6 +103,33 @@ def test_a_word_that_no_database_holds_is_refused_before_one_is_asked(desk: Desk
     said = desk.codespace(*words)
     assert (said.code, said.out) == (2, "")
     assert said.err.endswith(": it is not UTF-8; copy it from a list, or write it anew\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["sandbox", "run", "project", "--", "true"],
+        ["init", "project"],
+        ["doctor", "--config", "c.toml"],
+        ["audit", "head", "--config", "c.toml"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_relative_path_where_the_current_directory_is_gone_is_told_in_one_line(desk: Desk, words: list[str]) -> None:
+    (desk.home / "gone").mkdir()
+    told = subprocess.run(
+        ["sh", "-c", 'rmdir "$PWD" && exec "$0" -P -m codespace "$@"', sys.executable, *words],
+        cwd=desk.home / "gone",
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (told.returncode, told.stdout) == (2, "")
+    assert told.stderr == (
+        "codespace: the directory that this runs in is gone. Go to another (`cd`), or name whole paths.\n"
+    )
 
 
 @pytest.mark.parametrize("words", [["init", ""], ["sandbox", "run", "", "--", "true"]], ids=["init", "sandbox"])
