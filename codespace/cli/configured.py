@@ -23,11 +23,16 @@ def settings(config: str | None) -> Settings | None:
 
 
 def is_begun(database: str) -> bool:
-    """Return whether there is a database at this path; a start that failed on a full disk leaves an empty file."""
+    """Return whether there is a database at this path; a start that failed on a full disk leaves an empty file.
+
+    Of what cannot be looked at it is taken for granted: whoever opens it says what is in the way.
+    """
     try:
         found = os.stat(database)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
+    except OSError:
+        return True
     return found.st_size > 0 or not stat.S_ISREG(found.st_mode)
 
 

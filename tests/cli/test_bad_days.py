@@ -84,6 +84,21 @@ def test_what_a_start_on_a_full_disk_left_of_a_database_is_nothing_that_was_reco
 
 
 @pytest.mark.parametrize(
+    "words", [["audit", "verify"], ["operations", "list"], ["approvals", "list"]], ids=lambda words: words[0]
+)
+def test_a_database_that_cannot_be_looked_at_is_not_told_as_one_that_is_not_there(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    loop = desk.home / "loop"
+    loop.symlink_to(loop)
+    monkeypatch.setenv("CODESPACE_OPERATIONS_DB", str(loop))
+    said = desk.codespace(*words)
+    assert (said.code, said.out) == (2, "")
+    assert "Too many levels of symbolic links" in said.err
+    assert "nothing has been recorded" not in said.err
+
+
+@pytest.mark.parametrize(
     "words",
     [
         ["approvals", "show", "\udcff"],
