@@ -91,19 +91,24 @@ def _unused(path: str) -> str:
 
 
 def _place(path: str, data: bytes, mode: int, before: os.stat_result | None) -> None:
-    descriptor, staged = tempfile.mkstemp(prefix=".codespace-", dir=os.path.dirname(path))  # 0600 from the start
+    folder = os.path.dirname(path)
     try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
-            if before is not None:
-                _keep_owner(file.fileno(), before)
-            os.fchmod(file.fileno(), mode)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(staged, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(staged)
+        descriptor, staged = tempfile.mkstemp(prefix=".codespace-", dir=folder)  # 0600 from the start
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(data)
+                if before is not None:
+                    _keep_owner(file.fileno(), before)
+                os.fchmod(file.fileno(), mode)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(staged, path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(staged)
+            raise
+    except OSError as error:
+        error.filename, error.filename2 = folder, None  # of a write it has none, and else one that nobody gave
         raise
 
 

@@ -147,6 +147,14 @@ def test_a_relative_path_where_the_current_directory_is_gone_is_told_in_one_line
     )
 
 
+def test_a_folder_in_which_nothing_can_be_made_is_named_and_no_file_that_nobody_knows(desk: Desk) -> None:
+    desk.codespace("init", desk.project)
+    (desk.home / ".cursor").symlink_to("/proc/self/task")
+    said = desk.codespace("client-config", "cursor", "--write")
+    assert said.code == 2
+    assert said.err.startswith(f"codespace: /proc/{os.getpid()}/task: ")
+
+
 @pytest.mark.parametrize("words", [["init", ""], ["sandbox", "run", "", "--", "true"]], ids=["init", "sandbox"])
 def test_a_directory_that_is_named_by_nothing_is_not_the_one_that_this_runs_in(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, words: list[str]

@@ -249,7 +249,7 @@ def test_a_full_disk_leaves_no_copy_either(desk: Desk) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, usual)
     assert said.code == 2
-    assert "Nothing was written" in said.err
+    assert said.err == f"codespace: {path.parent}: File too large\nNothing was written.\n"
     assert list(path.parent.iterdir()) == [path]
 
 
