@@ -152,9 +152,7 @@ def _submodules(data: bytes, size: int, look_at_clock: Callable[[], object], *, 
             position += (end - position + 8) // 8 * 8
         if length != min(len(name), _LONG) or len(name) > _MOST_NAME_BYTES:
             raise ValueError("the length of a name is not what it is said to be")
-        if checked and _leads_astray(
-            name, kept
-        ):  # for a submodule too it removes the file there, and enters the directory
+        if checked and _leads_astray(name, kept):  # a submodule's too: the file there is removed, a repository entered
             raise ValueError("a name leads to where no checkout may write")
         if mode in (_GITLINK, _DIRECTORY):
             if not name:
