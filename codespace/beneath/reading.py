@@ -234,6 +234,14 @@ class Reader:
         except OSError:
             return None
 
+    def is_filled(self, path: str) -> bool:
+        """Return whether anything is at `path` but an empty file; as in `stamp`, no link on the way is looked for."""
+        try:
+            status = os.stat(path, dir_fd=self.fd, follow_symlinks=False)
+        except OSError:
+            return False
+        return status.st_size > 0 or not stat.S_ISREG(status.st_mode)
+
     def tells_changes(self) -> bool:
         """Return whether a name that comes or goes always shows in its directory's stamp, seconds later at the latest.
 

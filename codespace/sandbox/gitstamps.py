@@ -10,7 +10,6 @@ import hashlib
 import itertools
 import os
 import posixpath
-import stat
 import string
 import time
 from collections.abc import Callable
@@ -123,7 +122,8 @@ def in_hand(root: Root, path: str, stamps: Stamps, workspace: Root | None = None
     found: dict[str, Stamped] = {}
     for top in (below, *(f"{worktree}/" for worktree in worktrees)):
         stamps.look_at_clock()
-        there = (place for name in _IN_HAND if _is_any(root, place := top + name))
+        # An empty file is what git leaves once a conflict is resolved.
+        there = (place for name in _IN_HAND if root.is_filled(place := top + name))
         found |= {place: stamps.take(root, place) for place in there}
     for worktree in worktrees:
         stamps.look_at_clock()
@@ -135,20 +135,11 @@ def in_hand(root: Root, path: str, stamps: Stamps, workspace: Root | None = None
 def _leads_out(root: Root, worktree: str, workspace: Root) -> bool:
     """Return whether the tree of a linked worktree is not in the workspace, or not to be told."""
     place = f"{worktree}/gitdir"
-    if not _is_any(root, place):
+    if not root.is_filled(place):
         return False
     said = gitways.pointed(gitconfig.text(root, place), string.whitespace)
     tree = posixpath.dirname(posixpath.join(root.path, worktree, said))
     return not said or gitways.follow(workspace, tree).end is None
-
-
-def _is_any(root: Root, path: str) -> bool:
-    """Return whether anything is there but an empty file, which git leaves once a conflict is resolved."""
-    try:
-        status = os.stat(path, dir_fd=root.fd, follow_symlinks=False)
-    except OSError:
-        return False
-    return status.st_size > 0 or not stat.S_ISREG(status.st_mode)
 
 
 def names(root: Root, directory: str, prefix: str = "", most: int | None = None) -> list[str]:
