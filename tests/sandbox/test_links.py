@@ -10,7 +10,7 @@ import pytest
 
 from codespace import limits
 from codespace.beneath import Root
-from codespace.sandbox import git, plan, planted, scan
+from codespace.sandbox import git, gitstamps, plan, planted, scan
 
 from .cage import ETC, Cage
 from .test_git import IDENTITY, commit
@@ -68,6 +68,7 @@ def test_all_repositories_together_have_one_time_to_be_looked_through_for_links(
         found = scan.scan(root, hidden=(), protected=())
         assert planted.see(root, found, (), commits=True).links == frozenset()
         monkeypatch.setattr(git, "time", Clock())
+        monkeypatch.setattr(gitstamps, "time", Clock())
         links = planted.see(root, found, (), commits=True).links
     assert links == {f"bare{number}" for number in range(3, 10)}
 
@@ -77,6 +78,7 @@ def test_a_repository_that_takes_longer_to_look_through_for_what_a_run_did_is_to
 ) -> None:
     """Behind many directories, a link would not be seen."""
     monkeypatch.setattr(git, "time", Clock())
+    monkeypatch.setattr(gitstamps, "time", Clock())
     assert repository.having(git="commit").sh("cd .git/objects && mkdir $(seq 100 220)").loud == (".git",)
 
 
