@@ -41,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return USAGE
         return _run(argv)
     except KeyboardInterrupt:
+        if argv is None:
+            interrupts.cease()
         _drop_output()
         return INTERRUPTED
     except BrokenPipeError:

@@ -44,13 +44,14 @@ def run(arguments: argparse.Namespace) -> int:
     settings = configured.settings(arguments.config)
     if settings is None:
         return cli.USAGE
-    trouble: str | None = _NONE
+    troubles: list[str] = []
     for url in signin.announced(settings.state_dir):
         trouble = _trouble(url)
         if trouble is None:
             break
-    if trouble is not None:
-        print(f"codespace: {trouble}", file=sys.stderr)
+        troubles.append(trouble)
+    else:
+        print(f"codespace: {troubles[0] if troubles else _NONE}", file=sys.stderr)  # of several, the newest's
         return cli.USAGE
     try:
         path = write_link(settings, url)

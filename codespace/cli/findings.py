@@ -17,6 +17,7 @@ from typing import Final
 from codespace.cli import configured
 from codespace.cli.finding import Finding
 from codespace.contract import Workspace
+from codespace.display import display
 from codespace.errors import CODES, Refusal
 from codespace.settings import MEMORY_DATABASE, Settings, SettingsError, notices
 
@@ -137,6 +138,11 @@ def _health(path: str) -> Finding:
     from codespace.cli import audit
 
     fix = "Stop every daemon, keep a copy, and restore the file from a backup or move it away."
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+    except OSError as error:
+        found = f"{display(path)} cannot be looked at: {error.strerror}"
+        return Finding("fail", "database", found, "Correct CODESPACE_OPERATIONS_DB, or let this account read the file.")
     try:
         problem = audit.problem(path)
     except Refusal as error:

@@ -17,6 +17,7 @@ from codespace import limits
 
 BACKUP_SUFFIX: Final = ".before-codespace"
 PRIVATE: Final = 0o600
+_GROUP: Final = 0o070
 
 
 def read(path: str) -> str | None:
@@ -97,9 +98,8 @@ def _place(path: str, data: bytes, mode: int, before: os.stat_result | None) -> 
         try:
             with open(descriptor, "wb") as file:
                 file.write(data)
-                if before is not None:
-                    _keep_owner(file.fileno(), before)
-                os.fchmod(file.fileno(), mode)
+                is_kept = before is None or _keep_owner(file.fileno(), before)
+                os.fchmod(file.fileno(), mode if is_kept else mode & ~_GROUP)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(staged, path)
@@ -112,15 +112,19 @@ def _place(path: str, data: bytes, mode: int, before: os.stat_result | None) -> 
         raise
 
 
-def _keep_owner(descriptor: int, before: os.stat_result) -> None:
+def _keep_owner(descriptor: int, before: os.stat_result) -> bool:
+    """Return whether the group could be kept too: one that we are not in cannot be given. Raises: OSError."""
     made = os.fstat(descriptor)
     if (made.st_uid, made.st_gid) == (before.st_uid, before.st_gid):
-        return
+        return True
     try:
         os.fchown(descriptor, before.st_uid, before.st_gid)
     except OSError as error:
+        if made.st_uid == before.st_uid:
+            return False
         raise OSError(
             error.errno,
-            f"The file that is there belongs to user {before.st_uid}, group {before.st_gid}, and this account cannot "
-            "keep it theirs; do this as that user, or change its owner and group first",
+            f"The file that is there belongs to user {before.st_uid}, and this account cannot keep it theirs; do this "
+            "as that user, or change its owner first",
         ) from None
+    return True

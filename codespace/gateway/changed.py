@@ -17,7 +17,6 @@ _OF_FILES: Final = frozenset(
         "FILE_NOT_FOUND",
         "PATH_NOT_DIRECTORY",
         "NOT_TEXT",
-        "FILE_TOO_LARGE",
         "SYMLINK_REJECTED",
         "SPECIAL_FILE_REJECTED",
         "ADD_FILE_EXISTS",

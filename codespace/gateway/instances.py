@@ -18,7 +18,7 @@ from typing import Any, Final
 import trio
 from sqlite_utils import Database
 
-from codespace import ids, limits
+from codespace import ids, limits, locks
 from codespace.errors import Refusal
 from codespace.gateway.store import Store
 
@@ -174,18 +174,11 @@ def _held(path: str) -> bool:
     of a daemon that lives would undo what it does.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        return locks.is_held(path)
     except FileNotFoundError:
         return False
     except OSError:
         return True
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
 
 
 def _has_open(pid: int, name: str) -> bool:

@@ -55,7 +55,8 @@ class Connection(TCPServer):
     async def run(self) -> None:
         """Serve it until it ends. Never raises; a fault is logged by its kind, since its text may quote a request.
 
-        Of too many the one that was a stranger's for longest makes room; where there is none, this one does.
+        Of too many one whose client has left makes room, else the one that was a stranger's for longest; where there is
+        none, this one does.
         Source: limits.HTTP_CONNECTIONS, limits.HTTP_CONNECTIONS_LEAST.
         """
         others = _open.setdefault(self.context, {})
@@ -127,11 +128,12 @@ def _most() -> int:
 
 
 def _make_room(others: dict[Connection, None]) -> bool:
-    stranger = next((each for each in others if not each.is_known), None)
-    if stranger is None:
+    gone = (each for each in others if each.is_left)  # its call is served to the end, and keeps no place for that
+    last = next(gone, None) or next((each for each in others if not each.is_known), None)
+    if last is None:
         return False
-    del others[stranger]
-    stranger.stream.socket.close()  # it ends by that, whatever it waits for
+    del others[last]
+    last.stream.socket.close()  # it ends by that, whatever it waits for
     return True
 
 

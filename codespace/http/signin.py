@@ -12,16 +12,18 @@ import hashlib
 import os
 import secrets
 import stat
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from codespace import limits
+from codespace import limits, locks
 
 FOLDER: Final = "console"
 """Below the state directory: tickets, and where consoles listen."""
 _ADDRESS: Final = "address-"
+_WORD_SECONDS: Final = 60.0  # far over what a word takes from being written to being locked
 _TICKETS: Final = "tickets"
 _READ_BYTES: Final = 4_096  # far over anything that is written here
 _DIGITS: Final = frozenset("0123456789abcdef")
@@ -121,10 +123,11 @@ class Word:
         folder = os.path.join(state_dir, FOLDER)
         os.makedirs(folder, mode=0o700, exist_ok=True)
         name = f"{_ADDRESS}{secrets.token_hex(8)}"
-        self._path = os.path.join(folder, f".{name}")  # not looked at before it is locked
-        write_private(self._path, url)
-        self._lock = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        self._path = os.path.join(folder, f".{name}")  # not taken for one that nobody holds before it is locked
+        self._lock: int | None = None
         try:
+            write_private(self._path, url)
+            self._lock = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.rename(self._path, os.path.join(folder, name))
         except BaseException:
@@ -136,20 +139,22 @@ class Word:
         """Take it back."""
         with suppress(OSError):
             os.unlink(self._path)
-        os.close(self._lock)
+        if self._lock is not None:
+            os.close(self._lock)
 
 
 def announced(state_dir: str) -> list[str]:
     """Return where the consoles of daemons that live listen, the newest first; the words of others go."""
-    found: list[tuple[int, str]] = []
+    found: list[tuple[float, str]] = []
     with suppress(OSError), os.scandir(os.path.join(state_dir, FOLDER)) as entries:
         for entry in entries:
             with suppress(OSError):
-                if not entry.name.startswith(_ADDRESS):
+                if not entry.name.removeprefix(".").startswith(_ADDRESS):
                     continue
-                if _is_held(entry.path):
-                    found.append((entry.stat(follow_symlinks=False).st_mtime_ns, _read(entry.path)))
-                else:
+                written = entry.stat(follow_symlinks=False).st_mtime
+                if locks.is_held(entry.path):
+                    found.append((written, _read(entry.path)))
+                elif not entry.name.startswith(".") or written < time.time() - _WORD_SECONDS:
                     os.unlink(entry.path)
     return [url for _, url in sorted(found, reverse=True)]
 
@@ -166,17 +171,6 @@ def write_private(path: str, text: str) -> None:
         with suppress(OSError):
             os.unlink(staged)
         raise
-
-
-def _is_held(path: str) -> bool:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def _read(path: str) -> str:

@@ -32,10 +32,13 @@ _SLIPS: Final = (
     (re.compile(_UNCLOSED), "has a bracket that nothing closes", "Close it, or write `\\[` for the letter."),
     (re.compile(_OPEN + r"[^]]*\\"), "has a backslash between brackets", "Write one pattern for each letter."),
     (re.compile(_UNQUOTED + r"\\([\w.]|$)"), "has a backslash that quotes nothing", _SLASHES),
+)
+_LISTS: Final = (
     (re.compile(_UNQUOTED + r"\{.*\}"), "has braces, which mean nothing in .gitignore", _ONE_EACH),
     (re.compile(_UNQUOTED + r"\([^)]*\|"), "has alternatives in parentheses", _ONE_EACH),
     (re.compile(_UNQUOTED + r"[,;:|]\s*[*./!]"), "is a list in one text", _ONE_EACH),
 )
+_CLASS: Final = re.compile(r"(\\.)|\[[!^]?.[^]]*\]")  # or a letter with its backslash, which begins none
 
 
 def refuse_whole_paths(key: str, patterns: Iterable[str], places: Collection[str]) -> None:
@@ -56,9 +59,11 @@ def _check(key: str, value: object) -> str:
     pattern: str = _TEXT.check(key, value)
     if {"", "."} & set(pattern.removeprefix("/").removesuffix("/").split("/")):
         raise SettingsError(key, f"`{shown(pattern)}` has an empty or `.` component.", _FROM_THE_ROOT)
-    for slip, why, fix in _SLIPS:
-        if slip.search(pattern):
-            raise SettingsError(key, f"`{shown(pattern)}` {why}.", fix)
+    outside = _CLASS.sub(lambda found: found[1] or "_", pattern)
+    for slips, text in ((_SLIPS, pattern), (_LISTS, outside)):
+        for slip, why, fix in slips:
+            if slip.search(text):
+                raise SettingsError(key, f"`{shown(pattern)}` {why}.", fix)
     return pattern
 
 

@@ -6,6 +6,7 @@ by its commands: so the program's own files, its settings and its secrets lie in
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import sys
@@ -122,6 +123,8 @@ def _homes(home: str) -> Sequence[str]:
     """Return the real paths of our own homes, by `home` and by our account, and of those of people."""
     own = os.getuid()
     homes = {home, *(entry.pw_dir for entry in pwd.getpwall() if entry.pw_uid == own or _is_person(entry))}
+    with contextlib.suppress(KeyError):
+        homes.add(pwd.getpwuid(own).pw_dir)  # a directory service may list nobody, and know one who is asked for
     return sorted(os.path.realpath(path) for path in homes if path)
 
 

@@ -229,6 +229,23 @@ def test_a_file_whose_owner_cannot_be_kept_is_left_alone(desk: Desk, monkeypatch
     assert list(desk.home.glob(".claude.json*")) == [path]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
+def test_of_ones_own_file_a_group_that_one_is_not_in_is_given_up_with_its_rights(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def not_allowed(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    path = desk.home / ".claude.json"
+    path.write_text("{}")
+    path.chmod(0o664)
+    os.chown(path, -1, 4343)
+    monkeypatch.setattr(os, "fchown", not_allowed)
+    assert desk.codespace("client-config", "claude-code", "--write").code == 0
+    assert "codespace" in path.read_text()
+    assert (path.stat().st_gid, stat.S_IMODE(path.stat().st_mode)) == (os.getegid(), 0o604)
+
+
 def test_half_a_letter_is_written_back_as_it_was(desk: Desk) -> None:
     path = desk.home / ".claude.json"
     present = r'{"history": [{"display": "ö, a whole \ud83d\ude00 and a cut \ud83d"}]}'

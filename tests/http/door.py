@@ -106,3 +106,17 @@ async def status_of(stream: trio.SocketStream) -> int:
 
 def small_buffers(stream: trio.SocketStream) -> None:
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+
+
+async def said_to(door: Door, sent: bytes) -> bytes:
+    """Send bytes of a stranger; return everything that is said until the connection ends."""
+    said = b""
+    async with await door.connect() as stream:
+        await stream.send_all(sent)
+        with trio.fail_after(60):
+            try:
+                while more := await stream.receive_some():
+                    said += more
+            except trio.BrokenResourceError:
+                pass
+    return said

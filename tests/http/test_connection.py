@@ -13,7 +13,7 @@ import trio
 
 from codespace import limits
 
-from .door import INITIALIZE, Door, open_door, raw, status_of
+from .door import INITIALIZE, Door, open_door, raw, said_to, status_of
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = bytes.fromhex("000000040000000000")
@@ -29,20 +29,6 @@ async def is_served(door: Door) -> bool:
     async with await door.connect() as stream:
         await stream.send_all(raw("GET", "/healthz", door))
         return await status_of(stream) == 200
-
-
-async def said_to(door: Door, sent: bytes) -> bytes:
-    """Send bytes of a stranger; return everything that is said until the connection ends."""
-    said = b""
-    async with await door.connect() as stream:
-        await stream.send_all(sent)
-        with trio.fail_after(60):
-            try:
-                while more := await stream.receive_some():
-                    said += more
-            except trio.BrokenResourceError:
-                pass
-    return said
 
 
 @pytest.mark.parametrize("path", [b"/healthz", b"/\xff"])

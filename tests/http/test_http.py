@@ -16,7 +16,7 @@ import trio.testing
 from codespace import limits
 from codespace.protocol.tools import TABLE
 
-from .door import INITIALIZE, TOKEN, open_door, raw, small_buffers, status_of
+from .door import INITIALIZE, TOKEN, open_door, raw, said_to, small_buffers, status_of
 
 pytestmark = pytest.mark.filterwarnings(
     # the client's HTTP library leaves its response generators to the garbage collector
@@ -82,6 +82,22 @@ async def test_who_asks_under_the_id_of_a_call_that_was_left_never_gets_its_answ
                 await trio.lowlevel.checkpoint()
         assert b'"chunk":"own\\n"' in answer.content
     assert caplog.records == []
+
+
+async def test_a_call_that_was_left_keeps_no_place_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HTTP_CONNECTIONS", 2)
+    monkeypatch.setattr(limits, "HTTP_IDLE_SECONDS", 1000.0)
+    async with open_door() as door, door.http() as http:  # whose connection stays
+        session = {"mcp_session_id": (await http.post("/mcp", json=INITIALIZE)).headers["mcp-session-id"]}
+        async with await door.connect() as stream:
+            await stream.send_all(raw("POST", "/mcp", door, _calling("sleep"), **session))
+            await door.fake.waiting.wait()
+        request = raw("GET", "/healthz", door, connection="close")
+        with trio.fail_after(60):
+            while not (await said_to(door, request)).startswith(b"HTTP/1.1 200 "):
+                await trio.lowlevel.checkpoint()
+        (left,) = door.fake.commands.values()
+        left.change(b"", "exited", 0)
 
 
 async def test_a_call_of_no_session_is_cancelled_where_its_client_leaves() -> None:

@@ -123,3 +123,13 @@ def test_where_consoles_listen_is_told_the_newest_first_and_none_takes_back_the_
     other.withdraw()
     assert signin.announced(folder) == []
     assert os.listdir(tmp_path / "console") == []
+
+
+def test_a_word_that_nobody_could_lock_any_more_is_swept_and_one_in_the_making_is_not(tmp_path: Path) -> None:
+    left, made = tmp_path / "console/.address-left", tmp_path / "console/.address-made"
+    left.parent.mkdir()
+    for path in (left, made):
+        path.write_text("http://codespace.localhost:1/console/")
+    os.utime(left, (1, 1))
+    assert signin.announced(str(tmp_path)) == []
+    assert list(left.parent.iterdir()) == [made]

@@ -191,6 +191,10 @@ def test_a_pattern_that_would_mean_nothing_here_is_refused(home: Home, key: str,
         ("*(1).pem", "a(1).pem"),
         ("\\(a|b)", "(a|b)"),
         ("a\\\\", "a\\"),
+        ("**/*[-_,.]key", "b/a.key"),
+        ("x[{}]y", "x{y"),
+        ("[|/]a", "|a"),
+        ("a\\[{,b", "a[{,b"),
     ],
 )
 def test_a_pattern_that_means_something_is_taken_and_is_what_it_says(home: Home, pattern: str, path: str) -> None:

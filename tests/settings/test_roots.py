@@ -51,6 +51,14 @@ def test_the_home_of_the_account_counts_whatever_home_says(home: Home) -> None:
         assert "home directory" in home.refusal(roots(app=real)).problem
 
 
+def test_the_home_of_an_account_that_no_list_has_counts_too(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a directory service that is asked for one account at a time."""
+    own = pwd.struct_passwd(("me", "x", os.getuid(), os.getgid(), "", str(home.project), "/bin/sh"))
+    monkeypatch.setattr(pwd, "getpwall", list)
+    monkeypatch.setattr(pwd, "getpwuid", {os.getuid(): own}.__getitem__)
+    assert "home directory" in home.refusal(roots(app=home.project)).problem
+
+
 @pytest.mark.parametrize(
     ("uid", "shell", "counts"),
     [
