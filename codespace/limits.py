@@ -281,8 +281,9 @@ SPAWN_SECONDS: Final = 10.0
 # Longest start of one command, a hanging execve included; it takes milliseconds.
 MONITOR_SECONDS: Final = 8.0
 # For a monitor to take its order, which it does in a millisecond; inside SPAWN_SECONDS. Its keeper is replaced then.
-SPAWN_LOOK_SECONDS: Final = 4.0
-# Longest look for a program, or at what Landlock is to allow; well inside SPAWN_SECONDS, so that a hung root is named.
+SPAWN_LOOK_SECONDS: Final = 8.0
+# Longest look for a program, or at what Landlock is to allow, of a disk that has to spin up too; inside SPAWN_SECONDS,
+# so that a hung root is named.
 END_SECONDS: Final = 5.0
 # After SIGKILL: how long the tree may take to be gone; only an uninterruptible disk wait takes longer than a few ms.
 DRAIN_SECONDS: Final = 1.0

@@ -235,11 +235,20 @@ class Reader:
             return None
 
     def is_filled(self, path: str) -> bool:
-        """Return whether anything is at `path` but an empty file; as in `stamp`, no link on the way is looked for."""
+        """Return whether anything is at `path` but an empty file; nothing is behind a link, or on a mount.
+
+        Raises: OSError for a shortage of descriptors or memory.
+        """
         try:
-            status = os.stat(path, dir_fd=self.fd, follow_symlinks=False)
-        except OSError:
+            held = self._reach(self._anchor, path)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                raise
             return False
+        try:
+            status = os.fstat(held)
+        finally:
+            os.close(held)
         return status.st_size > 0 or not stat.S_ISREG(status.st_mode)
 
     def tells_changes(self) -> bool:

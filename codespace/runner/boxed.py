@@ -217,8 +217,8 @@ class Boxed:
             return (), []
         named = tuple(display(one.path, limit=200) for one in found[: limits.SANDBOX_SHOWN])
         more = f" and {len(found) - limits.SANDBOX_SHOWN} more" if len(found) > limits.SANDBOX_SHOWN else ""
-        loud = " Some lie where a program of the host's runs them next." if any(one.loud for one in found) else ""
-        made = "what git, editors or agents run by themselves on the host"
+        loud = " Some lie where a program of the host's meets them next." if any(one.loud for one in found) else ""
+        made = "what git, editors or agents on the host run, or go by, by themselves"
         if any(one.is_closed for one in found):
             made = f"{made}, or closed directories, which may hold such"
         return named, [f"This run made {made}: {', '.join(named)}{more}.{loud}"]

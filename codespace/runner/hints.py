@@ -125,8 +125,9 @@ def look(
         hints.append(BESIDE_THE_PROXY)
     if _NO_SERVER.search(tail):
         hints.append(LOOPBACK)
-    lines = tail.splitlines()
-    hints += dict.fromkeys(filter(None, map(_missing, lines)))
+    lines = tuple(dict.fromkeys(tail.splitlines()))  # each once: a command may say the same a thousand times
+    if b"not found" in tail or b"No such file" in tail:
+        hints += dict.fromkeys(filter(None, map(_missing, lines)))
     unwritable = list(filter(_UNWRITABLE.search, lines))
     about_git = [] if git == "unprotected" else list(filter(_names_git, unwritable))
     if about_git and git == "read_only":

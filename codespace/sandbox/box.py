@@ -103,7 +103,7 @@ class Prepared:
                 ways.links,
                 self.plan.writable,
                 commits=_commits(self.workspace),
-                outside=self.plan.writable,
+                outside=_outside(self.workspace),
             )
             return planted.compare(root, self.before, after, self.workspace.hidden_paths, protected)
 

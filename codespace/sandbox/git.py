@@ -191,10 +191,15 @@ def _worktrees(root: Root, path: str, workspace: str, until: float) -> tuple[lis
     finally:
         os.close(descriptor)
     for name in names:
-        if time.monotonic() > until:
-            return [], [path]
         below = f"{path}/{name}/"
-        if _tree_in(root, below, workspace) and _guarded(root, below, _guards(root, f"{path}/{name}", until)):
+        try:
+            Look(until).at_clock()
+            is_open = _tree_in(root, below, workspace) and _guarded(root, below, _guards(root, f"{path}/{name}", until))
+        except Refusal as refused:
+            if shortage.is_behind(refused):
+                raise
+            return [], [path]
+        if is_open:
             writable.append(f"{path}/{name}")
             closed += [below + part for part in (*_OF_WORKTREE, *RULING) if _kind(root, below + part)]
         elif _kind(root, f"{path}/{name}") or _is_there(root, f"{path}/{name}"):  # the second: also by an odd name

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from codespace import limits, v4a
 from codespace.beneath import Root
 from codespace.contract import ABSENT
+from codespace.display import display
 from codespace.errors import Refusal
 from helper.patch import dress
 from helper.patch.journal import Journal
@@ -20,6 +20,8 @@ from helper.patch.policy import Policy
 from helper.patch.slots import ORDER, Near, beside, directories_of, missing_directories
 from helper.patch.tree import Tree
 
+_ACCESS_LIST: Final = "system.posix_acl_access"
+_SHOWN: Final = 3  # most attributes that a refusal names
 _INVERSE: Final[Mapping[Action, Action]] = {"create": "remove", "replace": "replace", "remove": "create"}
 
 
@@ -72,14 +74,16 @@ def _check(root: Root, tree: Tree, undone: Manifest) -> None:
         )
     carried = {slot.path: slot.metadata for slot in undone.slots}
     for slot in undone.slots:
-        other = _other_dress(root, slot, carried) if there[slot.path] == slot.after else ""
-        if other is None:
+        is_left = there[slot.path] == slot.after
+        other = _other_dress(root, slot, carried) if is_left else None
+        if is_left and other is None:
             continue
+        said = f"is at {there[slot.path]}, the operation left it at {slot.after}" if other is None else f"has {other}"
         raise Refusal(
             "VERSION_CONFLICT",
-            f"{slot.path} is at {there[slot.path]}{other}, the operation left it at {slot.after}. Nothing was written.",
+            f"{slot.path} {said}. Nothing was written.",
             next_step="Somebody changed it since; take the change back with a patch of your own.",
-            details={"path": slot.path, "expected": slot.after, "actual": there[slot.path] + other},
+            details={"path": slot.path, "expected": slot.after, "actual": there[slot.path]},
         )
 
 
@@ -92,16 +96,21 @@ def _other_dress(root: Root, slot: Slot, carried: Mapping[str, Metadata | None])
     left = slot.given or (None if slot.source is None else carried.get(slot.source))
     if left is None:
         return None
-    if slot.mode is not None:
-        left = replace(left, mode=slot.mode)
     held = root.hold(slot.path)
     try:
         now = dress.carried(held)
     finally:
         os.close(held)
-    if now.mode != left.mode:
-        return f" with mode {now.mode:04o} instead of {left.mode:04o}"
-    return " with another owner or other attributes" if now != left else None
+    mode = left.mode if slot.mode is None else slot.mode
+    if now.mode != mode:
+        return f"mode {now.mode:04o}, the operation left it with {mode:04o}"
+    if now.owner != left.owner:
+        return "another owner or group than the operation left it with"
+    names = {name for name, _ in now.attributes.items() ^ left.attributes.items()}
+    if mode != left.mode:
+        names.discard(_ACCESS_LIST)  # in which that mode was written
+    shown = ", ".join(display(name, limit=100) for name in sorted(names)[:_SHOWN])
+    return f"other attributes than the operation left it with ({shown})" if names else None
 
 
 def _kept(undone: Manifest, journal: Journal, tree: Tree) -> dict[int, bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,10 @@ FILES = {"a": "one\n", "gone": "bye\n", "from": "one\n", "kept": "kept\n"}
 
 OWNER = 65_533 if os.geteuid() == 0 else os.geteuid()
 """Of a file that is patched: somebody else's, where the account may give files away."""
+
+
+NOBODY = 0xFFFFFFFF
+"""In the place of an id, in an entry of an access list that has none."""
 
 
 def look(root: Path) -> dict[str, tuple[bytes, int, int, int, dict[str, bytes]]]:
@@ -96,8 +101,11 @@ async def test_an_undo_is_refused_once_a_file_is_another_and_nothing_is_written(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda path: path.chmod(0o640), "with mode 0640 instead of 07"),
-        (lambda path: os.setxattr(path, "user.mine", b"1"), "with another owner or other attributes"),
+        (lambda path: path.chmod(0o640), "has mode 0640, the operation left it with 07"),
+        (
+            lambda path: os.setxattr(path, "user.mine", b"1"),
+            "has other attributes than the operation left it with (user.mine)",
+        ),
     ],
 )
 async def test_an_undo_is_refused_once_a_file_carries_something_else(
@@ -110,9 +118,31 @@ async def test_an_undo_is_refused_once_a_file_carries_something_else(
         found = look(bench.root)
         with pytest.raises(Refusal, match="VERSION_CONFLICT") as refused:
             await bench.call("operation_undo", operation_id=applied["operation_id"])
-        assert f"{path} is at " in refused.value.message
-        assert said in refused.value.message
+        assert refused.value.message.startswith(f"{path} {said}")
         assert look(bench.root) == found
+
+
+ACCESS = struct.pack(
+    "<I" + "HHI" * 5, 2, *(1, 6, NOBODY), *(2, 7, 1000), *(4, 4, NOBODY), *(16, 7, NOBODY), *(32, 4, NOBODY)
+)
+"""An access list: owner rw, user 1000 rwx, group r, mask rwx, others r. Source: linux/posix_acl_xattr.h, version 2."""
+
+
+async def test_a_move_over_a_file_with_an_access_list_is_undone_and_that_undone_in_turn() -> None:
+    """The mode of the moved file is written into the list of the other."""
+    patch = (
+        "*** Begin Patch\n*** Delete File: gone\n*** Update File: a\n*** Move to: gone\n@@\n-one\n+two\n*** End Patch\n"
+    )
+    async with open_bench(files=FILES) as bench:
+        os.setxattr(bench.root / "gone", "system.posix_acl_access", ACCESS)
+        (bench.root / "a").chmod(0o600)
+        before = look(bench.root)
+        applied = await bench.call("apply_patch", patch=patch)
+        after = look(bench.root)
+        undone = await bench.call("operation_undo", operation_id=applied["operation_id"])
+        assert look(bench.root) == before
+        await bench.call("operation_undo", operation_id=undone["operation_id"])
+        assert look(bench.root) == after
 
 
 async def test_an_undo_that_was_done_already_is_told_as_done() -> None:

@@ -116,7 +116,8 @@ class Ripgrep:
         """
         if self._confinement.kind == "bubblewrap":
             matches = self._matches_in_sandbox(question, binary=True)
-            if matches is not None and self.cut is not None and not matches.are_enough(question.most):
+            is_enough = self.cut == "size" and matches is not None and matches.are_enough(question.most)
+            if matches is not None and self.cut is not None and not is_enough:
                 # Files that are no text can hold gigabytes, and more matches than are taken from ripgrep.
                 self.cut = None
                 matches = self._matches_in_sandbox(question, binary=False)
