@@ -6,6 +6,7 @@ A check looks; it starts no daemon, and writes nothing but short-lived files in 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import platform
 import shlex
@@ -138,10 +139,8 @@ def _health(path: str) -> Finding:
     from codespace.cli import audit
 
     fix = "Stop every daemon, keep a copy, and restore the file from a backup or move it away."
-    try:
-        os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
-    except OSError as error:
-        found = f"{display(path)} cannot be looked at: {error.strerror}"
+    if (why := _unreadable(path)) is not None:
+        found = f"{display(path)} cannot be looked at: {why}"
         return Finding("fail", "database", found, "Correct CODESPACE_OPERATIONS_DB, or let this account read the file.")
     try:
         problem = audit.problem(path)
@@ -151,6 +150,15 @@ def _health(path: str) -> Finding:
     if problem is not None:
         return Finding("fail", "database", problem, fix)
     return Finding("pass", "database", f"{path} is sound, and so is its audit chain")
+
+
+def _unreadable(path: str) -> str | None:
+    """Return why a file cannot be read. It is not opened: closing one of SQLite's drops the locks of its process."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        return error.strerror
+    return None if os.access(path, os.R_OK) else os.strerror(errno.EACCES)
 
 
 def files(settings: Settings) -> Iterator[Finding]:

@@ -156,3 +156,12 @@ def test_programs_that_do_not_answer_in_time_are_not_told_as_missing(
     [found] = programs.findings(settings)
     assert (found.verdict, "did not say its version" in found.found) == ("fail", True), found
     assert "Install" not in found.fix
+
+
+def test_a_database_that_cannot_be_looked_at_is_told_with_its_own_remedy(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    settings = Settings(state_dir=str(tmp_path), database=str(loop))
+    (found,) = findings.database(settings)
+    assert (found.verdict, "levels of symbolic links" in found.found) == ("fail", True)
+    assert "CODESPACE_OPERATIONS_DB" in str(found.fix)

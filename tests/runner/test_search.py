@@ -438,6 +438,9 @@ async def test_a_search_does_without_binary_files_where_they_take_too_long(
     assert (result.truncated, result.reason) == (False, None)
     (note,) = result.notes
     assert "files with a NUL byte were passed over" in note
+    # Nor is what was found until then taken for the first of all, where that would be enough.
+    first = await grep(Search(roots), workspace, limit=1)
+    assert ([match.path for match in first.matches], first.reason) == (VISIBLE[:1], "limit")
 
 
 async def test_without_a_sandbox_a_large_file_is_searched_and_a_large_binary_one_left_out_and_told(
