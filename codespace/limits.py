@@ -163,6 +163,8 @@ HELPER_STOP_SECONDS: Final = 2.0
 # How long a helper may take to end after its stdin is closed, and again after SIGKILL.
 HELPER_LINE_BYTES: Final = 64 * 1_048_576
 # Longest line on the helper's pipes: the largest patch with every character escaped, and room.
+HELPER_PIPE_BYTES: Final = 1_048_576
+# What the pipe to a helper takes at once, where the kernel gives as much: most patches need no second turn.
 HELPER_STDERR_BYTES: Final = 8192
 # Last bytes of a helper's stderr that are kept for the log.
 JOURNAL_SMALL_BYTES: Final = 65_536
@@ -199,6 +201,12 @@ OUTPUT_RING_BYTES: Final = 262_144
 # Output kept in memory for each process.
 OUTPUT_CHUNK_BYTES: Final = 65_536
 # Most output of one read_process answer.
+OUTPUT_PAUSE_SECONDS: Final = 0.15
+# No output for this long, and what came in a row is one answer: a step of a build, what a prompt says.
+OUTPUT_STEP_SECONDS: Final = 0.02
+# Between two looks at a command that writes byte for byte.
+OUTPUT_GATHER_SECONDS: Final = 5.0
+# Most that an answer waits for a pause: a command that writes all the time is still seen to move.
 OUTPUT_READ_BYTES: Final = 262_144
 # Most output of one answer of the runner, from which the gateway may cut several.
 OUTPUT_STRANGE_BYTES: Final = 16

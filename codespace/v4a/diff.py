@@ -94,7 +94,7 @@ def _whole(content: bytes, sign: bytes, page: _Page) -> Iterator[bytes]:
         yield _summary("new" if sign == b"+" else "old", f"{count} lines, too large to show here", content)
         return
     yield (f"@@ -0,0 +1,{count} @@\n" if sign == b"+" else f"@@ -1,{count} +0,0 @@\n").encode()
-    yield _signed(sign, lines_of(content))
+    yield _ended(sign + content[:-1].replace(b"\n", b"\n" + sign) + content[-1:])
 
 
 def _summary(which: str, what: str, content: bytes) -> bytes:
@@ -201,5 +201,8 @@ def _range(first: int, count: int) -> str:
 def _signed(sign: bytes, lines: list[bytes]) -> bytes:
     if not lines:
         return b""
-    text = sign + sign.join(lines)
+    return _ended(sign + sign.join(lines))
+
+
+def _ended(text: bytes) -> bytes:
     return text if text.endswith(b"\n") else text + b"\n" + _NO_NEWLINE

@@ -85,11 +85,8 @@ def parse(text: str) -> Patch:
     Raises: Refusal INVALID_PATCH with `details.line`; LIMIT_REACHED for a text beyond limits.PATCH_LINES
         or limits.PATCH_OPERATIONS, or whose paths are too deep together.
     """
-    lines = _framed(text)
-    reader = _Reader(lines)
-    for number, line in enumerate(lines[1:-1], 2):
-        reader.feed(number, line)
-    reader.close(len(lines), END)
+    reader = _Reader(_framed(text))
+    reader.read()
     return Patch(tuple(reader.operations))
 
 
@@ -145,8 +142,10 @@ class _Reader:
 
     def __init__(self, lines: list[str]) -> None:
         self.operations: list[Operation] = []
-        self._last = len(lines)
-        self.feed: Callable[[int, str], None] = self._body
+        self._lines = lines
+        self._read = 1
+        """How many lines were taken; the first one is Begin."""
+        self._feed: Callable[[int, str], None] = self._body
         """Takes one line; the state is which method that is."""
         self._environment = False
         self._depth_effort = 0
@@ -157,14 +156,22 @@ class _Reader:
         self._chunks: list[Chunk] = []
         self._open: _OpenChunk | None = None
 
-    def close(self, number: int, marker: str) -> None:
+    def read(self) -> None:
+        """Take every line."""
+        last = len(self._lines) - 1
+        while self._read < last:
+            self._read += 1
+            self._feed(self._read, self._lines[self._read - 1])
+        self._close(len(self._lines), END)
+
+    def _close(self, number: int, marker: str) -> None:
         """End the operation at hand; `marker` is the line that does it."""
-        if self.feed == self._add:
+        if self._feed == self._add:
             self._added.append("")
             self.operations.append(Add(self._path, "\n".join(self._added).encode(), self._line))
-        elif self.feed == self._delete:
+        elif self._feed == self._delete:
             self.operations.append(Delete(self._path, self._line))
-        elif self.feed == self._update:
+        elif self._feed == self._update:
             self._close_update(number, marker)
 
     def _close_update(self, number: int, marker: str) -> None:
@@ -183,15 +190,15 @@ class _Reader:
             return False
         for prefix, state in ((ADD, self._add), (DELETE, self._delete), (UPDATE, self._update)):
             if line.startswith(prefix) and len(line) > len(prefix):
-                self.close(number, line)
+                self._close(number, line)
                 self._check_count()
-                self._path, self._line, self.feed = line[len(prefix) :], number, state
+                self._path, self._line, self._feed = line[len(prefix) :], number, state
                 self._check_depth(self._path)
                 self._added, self._move_to, self._chunks, self._open = [], None, [], None
                 return True
         if line == END:
-            self.close(number, line)
-            self.feed = self._ended
+            self._close(number, line)
+            self._feed = self._ended
             return True
         return False
 
@@ -230,9 +237,17 @@ class _Reader:
 
     def _add(self, number: int, line: str) -> None:
         if line.startswith("+"):
-            self._added.append(line[1:])
+            self._take_added(number)
         elif not self._header(number, bare := trimmed(line)):
             _refuse_header(number, bare, " (each line of a file to add begins with '+', empty ones too)")
+
+    def _take_added(self, number: int) -> None:
+        """Take line `number` and all that go on like it at once: a new file may have many. End is none of them."""
+        lines, end = self._lines, number
+        while lines[end].startswith("+"):
+            end += 1
+        self._added += [line[1:] for line in lines[number - 1 : end]]
+        self._read = end
 
     def _delete(self, number: int, line: str) -> None:
         if not self._header(number, bare := trimmed(line)):

@@ -281,8 +281,9 @@ class _Overlay:
 
 def _edited(path: str, data: bytes, operation: Update, effort: Effort) -> tuple[bytes, tuple[Edit, ...] | None]:
     """Return the bytes after all chunks, and where they differ."""
-    if data.count(b"\n") + data.count(b"\r") > limits.PATCH_FILE_LINES:
-        problem = f"{path} has more than {limits.PATCH_FILE_LINES} lines, too many to place a chunk in."
+    most = limits.PATCH_FILE_LINES
+    if len(data) > most and data.count(b"\n") + data.count(b"\r") > most:
+        problem = f"{path} has more than {most} lines, too many to place a chunk in."
         _refuse("LIMIT_REACHED", problem, "Change it with a command.", path)
     try:
         text = Text(data.decode())

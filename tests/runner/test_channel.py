@@ -82,7 +82,7 @@ async def test_a_child_that_takes_no_request_is_killed_in_time_and_was_sent_noth
     source = "import time\ntime.sleep(60)"
     async with child(source) as channel:
         with trio.fail_after(60), pytest.raises(Lost) as lost:
-            await channel.call({"word": "x" * 1_000_000}, 0.2, shielded=True)
+            await channel.call({"word": "x" * 3_000_000}, 0.2, shielded=True)
         assert lost.value.timed_out
         assert not lost.value.sent
         assert not channel.usable
@@ -93,7 +93,7 @@ async def test_who_waits_for_a_child_to_take_a_request_is_cut_off_too() -> None:
 
         async def call() -> None:
             with pytest.raises(Lost, match="did not take") as lost:
-                await channel.call({"word": "x" * 1_000_000}, 600, shielded=False)
+                await channel.call({"word": "x" * 3_000_000}, 600, shielded=False)
             assert lost.value.timed_out
             assert not lost.value.sent
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -18,6 +20,7 @@ import trio
 from codespace import limits
 
 _READ_BYTES: Final = 65_536
+_LONG_CHARACTERS: Final = 65_536  # a text over this (a patch) is packed on a thread: 8 MiB take 60 ms
 _ENVIRONMENT: Final = {"PATH": os.defpath, "LC_ALL": "C.UTF-8"}
 
 
@@ -66,6 +69,8 @@ class Channel:
                 theirs.append(pipe[child_end])
                 ours.append(pipe[our_end])
             os.set_blocking(ours[2], False)
+            with contextlib.suppress(OSError):  # the account has its share of room in pipes already
+                fcntl.fcntl(ours[0], fcntl.F_SETPIPE_SZ, limits.HELPER_PIPE_BYTES)
             # Protects the child from being born without an owner; the thread cannot be stopped anyway.
             deadline = trio.current_time() + limits.HELPER_START_SECONDS
             with trio.CancelScope(shield=True, deadline=deadline) as starting:
@@ -141,7 +146,8 @@ class Channel:
 
     async def _send(self, request: Mapping[str, Any]) -> None:
         self._number += 1
-        line = json.dumps({"id": self._number, **request}, separators=(",", ":")).encode() + b"\n"
+        pack = partial(_packed, {"id": self._number, **request})
+        line = await trio.to_thread.run_sync(pack) if _is_long(request) else pack()
         left = self._write_nowait(line)
         if left:
             await self._stdin.send_all(left)
@@ -241,3 +247,11 @@ class Channel:
     def said(self) -> str:
         """Return the last of what the child wrote to its stderr."""
         return self._complaint.decode("utf-8", "replace")
+
+
+def _is_long(request: Mapping[str, Any]) -> bool:
+    return any(isinstance(value, str) and len(value) > _LONG_CHARACTERS for value in request.values())
+
+
+def _packed(request: Mapping[str, Any]) -> bytes:
+    return json.dumps(request, separators=(",", ":")).encode() + b"\n"
