@@ -125,6 +125,8 @@ sys.exit(main({words!r}))
         text=True,
         timeout=60,
         check=False,
+        # Nothing can be listed any more, so what was being tried stays for the sweep of the next one.
+        env={**os.environ, "TMPDIR": str(desk.project)},
     )
     assert (told.returncode, told.stdout) == (2, "")
     assert told.stderr.splitlines()[-1].startswith("codespace: too many files are open. Give it more (`ulimit -n 1024`")
