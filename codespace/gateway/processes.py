@@ -9,13 +9,14 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import structlog
 import trio
 
 from codespace import limits
-from codespace.contract import Caller, Encoding, ProcessState, Runner, Stream
+from codespace.contract import Caller, Chunk, Encoding, ProcessState, Runner, Stream
 from codespace.errors import Refusal
 from codespace.gateway.elsewhere import Elsewhere
 from codespace.gateway.ledger import Operation
@@ -109,7 +110,11 @@ class Processes:
     ) -> dict[str, Any]:
         """Return output from `cursor` on, waiting up to `wait_seconds` for some.
 
+        The first output of a command, and the echo of a key, are answered at once. Later reads let it pause first, so
+        that a build of 300 lines is not read in 300 answers, nor the echo of a line for what the program says to it.
+
         Cancel: nothing is consumed.
+        Source: limits.OUTPUT_PAUSE_SECONDS, OUTPUT_GATHER_SECONDS.
         """
         run = self._runs.held(process_id)
         if run is None:
@@ -124,12 +129,12 @@ class Processes:
                 limit_bytes=limit_bytes,
                 encoding=encoding,
             )
-        await self._wait(
-            caller, wait_seconds, lambda: self._runner.wait_output(process_id, cursor=cursor, stream=stream)
+        read = partial(
+            self._runner.output, process_id, cursor=cursor, stream=stream, limit_bytes=limit_bytes, encoding=encoding
         )
-        chunk = await self._runner.output(
-            process_id, cursor=cursor, stream=stream, limit_bytes=limit_bytes, encoding=encoding
-        )
+        await self._wait(caller, wait_seconds, lambda: self._wait_output(run, read, cursor, stream))
+        chunk = await read()
+        run.gathers = run.gathers or chunk.cursor > cursor
         await self._let_it_be_told(run, chunk.state)
         return chunk_view(chunk, stream)
 
@@ -160,17 +165,16 @@ class Processes:
         Raises: Refusal PROCESS_EXITED, INVALID_ARGUMENT (not base64, stdin was not left open, or no key for `eof`),
             TIMEOUT (all was written, and `eof` not taken).
         """
-        if self._runs.held(process_id) is None:
-            raise await self._elsewhere.refuse_input(process_id)
+        run = await self.run(process_id)
         block = _decoded(data, encoding)
+        run.gathers = block.endswith((b"\n", b"\r"))
         written = await self._runner.write_stdin(process_id, block, eof=eof)
         left = len(block) - written
         return {"bytes_written": written, **({"bytes_left": left} if left else {})}
 
     async def resize(self, process_id: str, rows: int, cols: int) -> None:
         """Give the process's terminal another size. Raises: Refusal PROCESS_EXITED, INVALID_ARGUMENT: it has none."""
-        if self._runs.held(process_id) is None:
-            raise await self._elsewhere.refuse_input(process_id)
+        await self.run(process_id)
         await self._runner.resize(process_id, rows, cols)
 
     async def terminate(self, process_id: str, grace_seconds: float) -> dict[str, Any]:
@@ -181,6 +185,25 @@ class Processes:
         state = await self._runner.terminate(process_id, grace_seconds)
         await self._let_it_be_told(run, state)
         return _described(run, state)
+
+    async def _wait_output(self, run: Run, read: Callable[[], Awaitable[Chunk]], cursor: int, stream: Stream) -> None:
+        """Return once there is output behind `cursor` and, of what gathers, a pause in it, enough of it, or the end.
+
+        Args:
+            read: Takes what there is from `cursor` on.
+        """
+        wait = partial(self._runner.wait_output, run.process_id, stream=stream)
+        await wait(cursor=cursor)
+        with trio.move_on_after(limits.OUTPUT_GATHER_SECONDS):
+            while run.gathers:
+                chunk = await read()
+                if chunk.state.state == "exited" or chunk.state.output_total[stream] > chunk.cursor:
+                    return
+                with trio.move_on_after(limits.OUTPUT_PAUSE_SECONDS) as pause:
+                    await wait(cursor=chunk.cursor)
+                if pause.cancelled_caught:
+                    return
+                await trio.sleep(limits.OUTPUT_STEP_SECONDS)
 
     async def _let_it_be_told(self, run: Run, state: ProcessState) -> None:
         """Tell of an end only once it is recorded and the root is free for the caller's next request."""

@@ -33,6 +33,8 @@ class Run:
     """Whether its driver has seen its end: the tree is gone, or never was."""
     stdin_granted: bool = False
     """Whether the hold that it was granted by said that it accepts stdin."""
+    gathers: bool = False
+    """Whether the next read waits for output to pause: it follows another one, or a line of input."""
     told: trio.Event = field(default_factory=trio.Event)
     """Set once its end is in the ledger, or it was seen that it cannot be there soon."""
 

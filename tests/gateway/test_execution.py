@@ -57,6 +57,52 @@ async def test_an_answer_that_did_not_wait_tells_of_an_end_only_once_it_is_recor
                 go_on.set()
 
 
+@pytest.fixture
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no output be taken for one that pauses, however slow the machine."""
+    monkeypatch.setattr(limits, "OUTPUT_PAUSE_SECONDS", 60.0)
+    monkeypatch.setattr(limits, "OUTPUT_GATHER_SECONDS", 60.0)
+
+
+@pytest.mark.usefixtures("no_pause")
+async def test_what_a_command_goes_on_to_write_is_gathered_behind_its_first_output() -> None:
+    async with open_bench() as bench:
+        lines = "for i in $(seq 30); do echo $i; sleep 0.01; done"
+        asked = {"process_id": (await start(bench, "sh", "-c", lines, wait_seconds=0))["process_id"]}
+        first = await bench.call("read_process", **asked, wait_seconds=50)
+        second = await bench.call("read_process", **asked, wait_seconds=50, cursor=first["cursor"])
+    assert first["chunk"].startswith("1\n")
+    assert (second["chunk"].endswith("30\n"), second["state"]) == (True, "exited")
+
+
+async def test_output_without_a_pause_is_shown_as_far_as_one_answer_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "OUTPUT_PAUSE_SECONDS", 60.0)
+    async with open_bench() as bench:
+        asked = {"process_id": (await start(bench, "sh", "-c", "while echo x; do sleep 0.01; done"))["process_id"]}
+        await bench.call("read_process", **asked, limit_bytes=2)
+        with trio.fail_after(30):
+            few = await bench.call("read_process", **asked, cursor=2, limit_bytes=8, wait_seconds=50)
+            monkeypatch.setattr(limits, "OUTPUT_GATHER_SECONDS", 0.5)
+            some = await bench.call("read_process", **asked, cursor=0, wait_seconds=50)
+        await bench.call("terminate_process", **asked, grace_seconds=0)
+    assert few["chunk"] == "x\n" * 4
+    assert len(some["chunk"]) > 10
+
+
+@pytest.mark.usefixtures("no_pause")
+async def test_the_echo_of_a_key_is_told_at_once_and_that_of_a_line_with_what_comes_of_it() -> None:
+    async with open_bench() as bench:
+        asks = "read -r one; sleep 0.2; echo answer"
+        asked = {"process_id": (await start(bench, "sh", "-c", asks, tty=True, wait_seconds=0))["process_id"]}
+        with trio.fail_after(40):
+            await bench.call("write_stdin", **asked, data="a")
+            key = await bench.call("read_process", **asked, wait_seconds=50)
+            await bench.call("write_stdin", **asked, data="b\n")
+            line = await bench.call("read_process", **asked, wait_seconds=50, cursor=key["cursor"])
+    assert key["chunk"] == "a"
+    assert line["chunk"] == "b\r\nanswer\r\n"
+
+
 async def test_input_that_a_command_does_not_take_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "STDIN_SECONDS", 0.1)
     data = "x" * 1_000_000

@@ -96,8 +96,9 @@ COMMANDS: Final = (
         title="Read output of a command",
         group="exec",
         description=(
-            "Return a command's output from `cursor` on, and whether it has ended. With wait_seconds it waits for new "
-            "output or the end. Pass the returned cursor to the next call; eof means that nothing more will come."
+            "Return a command's output from `cursor` on, and whether it has ended. With wait_seconds it waits for "
+            "output and a pause in it, or for the end. Pass the returned cursor to the next call; eof means that nothing "
+            "more will come."
         ),
         hints=LOOKS,
         arguments=(
