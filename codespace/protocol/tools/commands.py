@@ -97,7 +97,7 @@ COMMANDS: Final = (
         group="exec",
         description=(
             "Return a command's output from `cursor` on, and whether it has ended. With wait_seconds it waits for "
-            "output and a pause in it, or for the end. Pass the returned cursor to the next call; eof means that nothing "
+            "output and a pause in it, or the end. Pass the returned cursor to the next call; eof means that nothing "
             "more will come."
         ),
         hints=LOOKS,
