@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from codespace import limits
-from codespace.sandbox import argv, nproc, pidinfo, pidmax, seccomp, submounts
+from codespace.sandbox import argv, nproc, pidinfo, pidmax, seccomp, submounts, system
 from codespace.sandbox.argv import GATE_FD, INFO_FD, SECCOMP_FD
 from codespace.sandbox.covers import covers, may_come_last
 from codespace.sandbox.limits import Cage, Carried, Mechanisms
@@ -93,7 +93,8 @@ class Launch:
         self.mounts: int | None = None
         """The table of mounts that `seal` has looked at: whoever polls it (POLLPRI) hears of changes from then on."""
         self._witness: Witness | None = None
-        self._covered = (*(mount.path for mount in plan.mounts if mount.kind != "writable"), *wanted)
+        lasting = (path for path in wanted if path not in system.FIRST_MEMORY)  # which is gone when process 1 is
+        self._covered = (*(mount.path for mount in plan.mounts if mount.kind != "writable"), *lasting)
         self._command: int | None = None
         self._pid_max = equipment.mechanisms.pid_max_for(plan.quota)
         self._nproc = equipment.mechanisms.nproc_for(plan.quota)

@@ -59,6 +59,13 @@ def test_what_the_kernel_tells_of_the_host_is_not_told_inside(cage: Cage) -> Non
     assert cage.sh(told).out.strip() == "0"
 
 
+def test_the_memory_of_process_1_is_out_of_reach(cage: Cage) -> None:
+    """Written to, it would not die with its parent, and be another program for whoever sweeps."""
+    ways = ("/proc/1/mem", "/proc/1/task/1/mem", "/proc/1/root/proc/1/mem", "/proc/self/../1/mem", "/proc/self/mem")
+    written = f'for way in {" ".join(ways)}; do (: 3<>"$way") 2>/dev/null && echo "$way"; umount "$way"; done'
+    assert cage.sh(written).out == "/proc/self/mem\n"
+
+
 def test_what_only_root_may_read_in_etc_is_masked_for_root_too(cage: Cage) -> None:
     script = (
         "for path in /etc/shadow /etc/shadow- /etc/gshadow /etc/ssh/sshd_config; do cat $path; done; cat /etc/passwd"
