@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import posixpath
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -39,6 +40,9 @@ _LOADER: Final = (
     "ENV",
 )
 """Variables that would act on bubblewrap and the gate before they act on the command."""
+_SHELL: Final = ("IFS", "OPTIND", "PPID")
+"""Variables of which the gate's shell has its own; it drops those that it cannot name, as `npm_config_@scope:x`."""
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def bubblewrap(program: str, plan: Plan, covers: Covers | None, carried: Carried) -> list[str]:
@@ -54,9 +58,9 @@ def bubblewrap(program: str, plan: Plan, covers: Covers | None, carried: Carried
 def environment(plan: Plan) -> dict[str, str]:
     """Return the environment of bubblewrap itself: the command's, for process 1 inside shows it.
 
-    What acts on a program's loader is left out here and set inside (`_inner`).
+    What acts on a program's loader, or does not pass the gate, is left out here and set inside (`_inner`).
     """
-    return {name: value for name, value in plan.env.items() if not name.startswith(_LOADER)}
+    return {name: value for name, value in plan.env.items() if not _is_late(name)}
 
 
 def gate(plan: Plan, carried: Carried) -> list[str]:
@@ -74,8 +78,12 @@ def gate(plan: Plan, carried: Carried) -> list[str]:
 
 
 def _inner(plan: Plan) -> list[str]:
-    late = [f"{name}={value}" for name, value in plan.env.items() if name.startswith(_LOADER)]
-    return ["/usr/bin/env", *late] if late else []
+    late = [f"{name}={value}" for name, value in plan.env.items() if _is_late(name)]
+    return ["/usr/bin/env", "--", *late] if late else []
+
+
+def _is_late(name: str) -> bool:
+    return name.startswith(_LOADER) or name in _SHELL or not _NAME.fullmatch(name)
 
 
 def _ulimits(quota: Quota, carried: Carried) -> str:

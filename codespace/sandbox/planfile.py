@@ -20,6 +20,7 @@ from codespace import limits
 from codespace.contract import Workspace
 from codespace.sandbox.plan import Kind, Mount, Plan, Quota
 from codespace.sandbox.system import Masks
+from codespace.settings import SettingsError, patterns
 
 PROTOCOL: Final = 1
 _KINDS: Final = get_args(Kind)
@@ -54,25 +55,29 @@ def order_from(data: bytes) -> Order:
         _only(fields, ("workspace", "command", "cwd", "env", "protected"))
         named = fields["workspace"]
         _only(named, ("root", "git", "hidden_paths", "readable_paths", "allow_submounts"))
+        root = _absolute(named["root"])
         workspace = Workspace(
             id="run",
-            root=_absolute(named["root"]),
+            root=root,
             profile="workspace-write",
             git=_choice(named.get("git", "read_only"), _GIT),
-            hidden_paths=_texts(named.get("hidden_paths", [])),
+            hidden_paths=_patterns("hidden_paths", named.get("hidden_paths", []), root),
             readable_paths=_paths(named.get("readable_paths", [])),
             allow_submounts=_flag(named.get("allow_submounts", False)),
         )
-        env, protected = _env(fields.get("env", {})), _texts(fields.get("protected", []))
+        env, protected = _env(fields.get("env", {})), _patterns("protected", fields.get("protected", []), root)
         return Order(workspace, _command(fields["command"]), _text(fields.get("cwd", ".")), env, protected)
     except KeyError as missing:
         raise BadPlan(f"the request is not complete ({missing})") from missing
+    except SettingsError as wrong:
+        raise BadPlan(f"the request has a pattern that would hold for nothing ({wrong})") from wrong
     except _WRONG as error:
         raise BadPlan(f"the request is not complete ({type(error).__name__}: {error})") from error
 
 
 def write(path: str, plan: Plan, bubblewrap: str) -> None:
-    """Write a plan to a new file that only its owner can read. Raises: OSError."""
+    """Write a plan to a new file that only its owner can read. Raises: OSError, BadPlan."""
+    _check_absolute(path)
     text = json.dumps({"protocol": PROTOCOL, "written_at": time.time(), "bubblewrap": bubblewrap, "plan": asdict(plan)})
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:
@@ -84,8 +89,7 @@ def take(path: str) -> tuple[Plan, str]:
 
     Raises: BadPlan.
     """
-    if not posixpath.isabs(path):
-        raise BadPlan("its path is not absolute")
+    _check_absolute(path)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -104,6 +108,11 @@ def take(path: str) -> tuple[Plan, str]:
         return _read(json.loads(data))
     except _WRONG as error:
         raise BadPlan(f"it is not what `prepare` writes ({type(error).__name__}: {error})") from error
+
+
+def _check_absolute(path: str) -> None:
+    if not posixpath.isabs(path):
+        raise BadPlan("its path is not absolute")
 
 
 def _check_file(status: os.stat_result) -> None:
@@ -173,6 +182,15 @@ def _texts(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise TypeError(f"{value!r} is no list")
     return tuple(_text(item) for item in value)
+
+
+def _patterns(name: str, value: Any, root: str) -> tuple[str, ...]:
+    """Return patterns that are understood as they were meant, as those of the settings are. Raises: SettingsError."""
+    found = _texts(value)
+    for number, pattern in enumerate(found):
+        patterns.PATTERN.check(f"{name}[{number}]", pattern)
+    patterns.refuse_whole_paths(name, found, {root, os.path.realpath(root)})
+    return found
 
 
 def _quota(fields: Any) -> Quota:

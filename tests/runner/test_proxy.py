@@ -378,6 +378,13 @@ def decision(host: str) -> Decision:
     return Decision(host, 80, False, "not-listed", f"{host}:80 is not in allowed_domains.", None, None)
 
 
+def test_requests_that_name_no_host_are_told_apart_by_what_was_wrong_with_them() -> None:
+    kept = Decisions()
+    for reason in ("Two lengths.", "No request.", "No request."):
+        kept.add(Decision("", None, False, "bad-request", reason, None, None))
+    assert [(row["reason"], row["times"]) for row in kept.rows()] == [("Two lengths.", 1), ("No request.", 2)]
+
+
 def test_decisions_are_kept_once_counted_and_bounded() -> None:
     kept = Decisions()
     assert kept.add(decision("a"))

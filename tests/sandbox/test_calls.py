@@ -281,6 +281,12 @@ def test_variables_that_act_on_a_loader_act_on_the_command_only(cage: Cage) -> N
     assert broken.code == 127  # the command could not be loaded; bubblewrap and the gate could
 
 
+def test_variables_that_the_gates_shell_cannot_name_or_has_itself_arrive(cage: Cage) -> None:
+    env = {"A-B": "1", "my.prop": "2", "npm_config_@x:registry": "3", "IFS": "x", "OPTIND": "7", "-x": "4"}
+    result = cage.run(["/usr/bin/printenv", "-0"], env=env)
+    assert env.items() <= dict(line.split("=", 1) for line in result.out.split("\0") if line).items()
+
+
 def test_an_abstract_socket_of_the_host_is_refused(cage: Cage) -> None:
     name = f"codespace-attack-{os.getpid()}"
     attack = "use IO::Socket::UNIX; print IO::Socket::UNIX->new(Peer => \"\\0$ARGV[0]\") ? 'reached' : 'refused'"

@@ -155,6 +155,25 @@ def test_prepare_takes_nothing_misspelt_for_something_weaker(cage: Cage, wrong: 
     assert not (cage.base / "new").exists()
 
 
+@pytest.mark.parametrize("place", ["workspace", None])
+@pytest.mark.parametrize("pattern", ["", "./.env", "*.{pem,key}", "{root}/.env"])
+def test_prepare_takes_no_pattern_that_holds_for_nothing(cage: Cage, place: str | None, pattern: str) -> None:
+    pattern = pattern.replace("{root}", str(cage.root))
+    workspace = {"root": str(cage.root), **({"hidden_paths": [pattern]} if place else {})}
+    request = {"workspace": workspace, "command": ["true"], "protected": [] if place else [pattern]}
+    done = helper("prepare", "--plan", str(cage.base / "new"), stdin=json.dumps(request))
+    assert (done.returncode, "hold for nothing" in done.stderr, "Traceback" in done.stderr) == (125, True, False)
+    assert not (cage.base / "new").exists()
+
+
+def test_prepare_writes_no_plan_where_run_would_not_look(cage: Cage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(cage.base)
+    request = {"workspace": {"root": str(cage.root)}, "command": ["true"]}
+    done = helper("prepare", "--plan", "new", stdin=json.dumps(request))
+    assert (done.returncode, "not absolute" in done.stderr) == (125, True)
+    assert not (cage.base / "new").exists()
+
+
 @pytest.mark.parametrize("text", ["", "no JSON", "[]", "null", "[" * 100_000])
 def test_prepare_says_of_what_is_no_request_that_nothing_was_made(cage: Cage, text: str) -> None:
     done = helper("prepare", "--plan", str(cage.base / "new"), stdin=text)

@@ -79,7 +79,7 @@ class Decisions:
 
     def add(self, decision: Decision) -> bool:
         """Count a decision; returns whether it is the first of its kind, which is worth a line of the log."""
-        key = (decision.host, decision.port, decision.allowed, decision.code, decision.rule or "")
+        key = (decision.host or decision.reason, decision.port, decision.allowed, decision.code, decision.rule or "")
         if key not in self._times and len(self._times) >= limits.PROXY_DECISIONS:
             self.not_kept += 1
             self.due += _is_round(self.not_kept)
