@@ -27,7 +27,7 @@ from codespace.runner.terminal import Terminal
 from codespace.sandbox import foreground, spawn
 from codespace.sandbox.box import HOME, Prepared, Sandbox, choose
 from codespace.sandbox.proxyenv import proxy_environment
-from codespace.settings import SettingsError, keys, patterns
+from codespace.settings import SettingsError, keys, patterns, roots
 
 NOT_RUN: Final = 125
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -52,6 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
         hidden = keys.WORKSPACE["hidden_paths"].kind.check("--hidden", arguments.hidden)
         patterns.refuse_whole_paths("--hidden", hidden, {os.path.abspath(arguments.directory), root})
         domains = keys.WORKSPACE["allowed_domains"].kind.check("--allow", [_entry(each) for each in arguments.allow])
+        readable = tuple(os.path.realpath(each) for each in arguments.readable)
+        for each in readable:
+            roots.refuse_own("--readable", each)
         workspace = Workspace(
             id="run",
             root=root,
@@ -60,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
             allowed_domains=domains,
             git=arguments.git,
             hidden_paths=hidden,
-            readable_paths=tuple(os.path.realpath(each) for each in arguments.readable),
+            readable_paths=readable,
             sandbox="required",
         )
         prepared = _prepare(workspace, arguments.command)

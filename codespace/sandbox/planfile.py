@@ -20,7 +20,7 @@ from codespace import limits
 from codespace.contract import Workspace
 from codespace.sandbox.plan import Kind, Mount, Plan, Quota
 from codespace.sandbox.system import Masks
-from codespace.settings import SettingsError, patterns
+from codespace.settings import SettingsError, patterns, roots
 
 PROTOCOL: Final = 1
 _KINDS: Final = get_args(Kind)
@@ -62,7 +62,7 @@ def order_from(data: bytes) -> Order:
             profile="workspace-write",
             git=_choice(named.get("git", "read_only"), _GIT),
             hidden_paths=_patterns("hidden_paths", named.get("hidden_paths", []), root),
-            readable_paths=_paths(named.get("readable_paths", [])),
+            readable_paths=_readable(named.get("readable_paths", [])),
             allow_submounts=_flag(named.get("allow_submounts", False)),
         )
         env, protected = _env(fields.get("env", {})), _patterns("protected", fields.get("protected", []), root)
@@ -70,7 +70,7 @@ def order_from(data: bytes) -> Order:
     except KeyError as missing:
         raise BadPlan(f"the request is not complete ({missing})") from missing
     except SettingsError as wrong:
-        raise BadPlan(f"the request has a pattern that would hold for nothing ({wrong})") from wrong
+        raise BadPlan(f"the request would not hold as it is written ({wrong})") from wrong
     except _WRONG as error:
         raise BadPlan(f"the request is not complete ({type(error).__name__}: {error})") from error
 
@@ -209,6 +209,14 @@ def _paths(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise TypeError("paths are a list")
     return tuple(_absolute(path) for path in value)
+
+
+def _readable(value: Any) -> tuple[str, ...]:
+    """Return what may be shown beside the root. Raises: SettingsError."""
+    found = _paths(value)
+    for number, path in enumerate(found):
+        roots.refuse_own(f"readable_paths[{number}]", os.path.realpath(path))
+    return found
 
 
 def _absolute(value: Any) -> str:

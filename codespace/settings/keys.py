@@ -221,7 +221,7 @@ WORKSPACE: Final[Mapping[str, Key]] = {
         kinds.listing(kinds.absolute()),
         "none",
         "More that sandboxed commands may read: a toolchain under a home or /opt. Links in it are resolved at the "
-        "start: inside it has its real name alone, which PATH must say too.",
+        "start: inside it has its real name alone, which PATH must say too. Sockets in it can be connected to.",
     ),
     "hidden_paths": Key(
         kinds.listing(PATTERN),

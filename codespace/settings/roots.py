@@ -12,6 +12,7 @@ import pwd
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from codespace.contract import Workspace
 from codespace.settings import kinds
@@ -33,6 +34,11 @@ class Guarded:
     fix: str
     whole: bool = False
     """A directory of ours: no root and no readable path may lie in it either."""
+
+
+_OF_THE_KERNEL: Final = ("/proc", "/sys", "/dev")
+OF_THE_SANDBOX: Final = ("/proc", "/tmp", "/var/tmp", "/run", "/home/sandbox")  # noqa: S108 - compared, not written to
+"""What is the sandbox's own inside; below the host's /tmp a directory may be shown, and of /run one that is named."""
 
 
 def resolve(key: str, path: str) -> str:
@@ -75,6 +81,19 @@ def installation() -> Iterator[Guarded]:
     yield Guarded("CodeSpace's own code", package, fix)
     for prefix in {sys.prefix, sys.base_prefix}:
         yield Guarded("CodeSpace's own Python", os.path.realpath(prefix), fix)
+
+
+def refuse_own(key: str, path: str) -> None:
+    """Refuse a readable path that would take the place of what a sandbox has for itself, or show the host's.
+
+    Raises: SettingsError.
+    """
+    if any(within(path, place) for place in _OF_THE_KERNEL) or any(within(place, path) for place in OF_THE_SANDBOX):
+        raise SettingsError(
+            key,
+            f"{whole(path)} is or holds what a sandbox has of its own.",
+            "Name the directory itself that is needed.",
+        )
 
 
 def within(path: str, directory: str) -> bool:

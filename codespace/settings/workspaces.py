@@ -92,6 +92,7 @@ def _readable(key: str, path: str) -> str:
     kinds.refuse_undecodable(key, real)
     if not there:  # a sandbox that cannot show it is made for no command at all
         raise SettingsError(key, f"{whole(path)} does not exist.", "Correct the path, or leave it out.")
+    roots.refuse_own(key, real)
     return real
 
 

@@ -162,7 +162,7 @@ def test_prepare_takes_no_pattern_that_holds_for_nothing(cage: Cage, place: str 
     workspace = {"root": str(cage.root), **({"hidden_paths": [pattern]} if place else {})}
     request = {"workspace": workspace, "command": ["true"], "protected": [] if place else [pattern]}
     done = helper("prepare", "--plan", str(cage.base / "new"), stdin=json.dumps(request))
-    assert (done.returncode, "hold for nothing" in done.stderr, "Traceback" in done.stderr) == (125, True, False)
+    assert (done.returncode, "would not hold" in done.stderr, "Traceback" in done.stderr) == (125, True, False)
     assert not (cage.base / "new").exists()
 
 
@@ -172,6 +172,13 @@ def test_prepare_writes_no_plan_where_run_would_not_look(cage: Cage, monkeypatch
     done = helper("prepare", "--plan", "new", stdin=json.dumps(request))
     assert (done.returncode, "not absolute" in done.stderr) == (125, True)
     assert not (cage.base / "new").exists()
+
+
+@pytest.mark.parametrize("path", ["/", "/proc", "/proc/sys", "/tmp", "/home", "/run"])
+def test_prepare_shows_nothing_that_is_the_sandboxs_own(cage: Cage, path: str) -> None:
+    request = {"workspace": {"root": str(cage.root), "readable_paths": [path]}, "command": ["true"]}
+    done = helper("prepare", "--plan", str(cage.base / "new"), stdin=json.dumps(request))
+    assert (done.returncode, "would not hold" in done.stderr) == (125, True)
 
 
 @pytest.mark.parametrize("text", ["", "no JSON", "[]", "null", "[" * 100_000])

@@ -13,6 +13,8 @@ import pytest
 
 import codespace
 from codespace import limits
+from codespace.sandbox.plan import HOME
+from codespace.settings.roots import OF_THE_SANDBOX
 
 from .home import Home
 
@@ -198,3 +200,13 @@ def test_a_path_that_does_not_answer_is_told_as_that_in_time(
     assert error.key == {"root": "workspaces.app.root", "readable_paths": "workspaces.app.readable_paths[0]"}[key]
     assert "does not answer" in error.problem
     assert str(hung) in error.problem
+
+
+@pytest.mark.parametrize("path", ["/", "/proc", "/proc/self", "/sys", "/dev/shm", "/tmp", "/var/tmp", "/run", "/home"])
+def test_a_readable_path_never_takes_the_place_of_what_a_sandbox_has_itself(home: Home, path: str) -> None:
+    error = home.refusal(home.workspace(readable_paths=[path]))
+    assert (error.key, "of its own" in error.problem) == ("workspaces.app.readable_paths[0]", True)
+
+
+def test_what_a_sandbox_has_itself_has_the_home_that_its_commands_have() -> None:
+    assert HOME in OF_THE_SANDBOX
