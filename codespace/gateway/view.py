@@ -57,11 +57,12 @@ def shown_view(hold: Hold) -> dict[str, Any]:
 def stdin_view(shown: Mapping[str, Any]) -> str:
     """Return in words where a held command's standard input comes from, the whole of a given text included."""
     given = shown["stdin"]
-    if shown["tty"]:
-        return "a terminal" if given is None else f"a terminal, and this is typed into it: {given}"
-    if given is not None:
-        return str(given)
-    return "left open: it accepts whatever is written to it later" if shown["open_stdin"] else "none"
+    if given is not None:  # never bare: `none` may be such a text
+        return f"a terminal, and this is typed into it: {given}" if shown["tty"] else f"this text: {given}"
+    if shown["open_stdin"]:
+        typed = "a terminal, left open: it accepts whatever is typed into it later"
+        return typed if shown["tty"] else "left open: it accepts whatever is written to it later"
+    return "a terminal" if shown["tty"] else "none"
 
 
 def input_view(shown: Mapping[str, Any]) -> str:

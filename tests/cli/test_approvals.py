@@ -13,6 +13,7 @@ import subprocess
 import termios
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -37,6 +38,12 @@ async def codespace(bench: Bench, *words: str) -> Said:
     run = partial(trio.run_process, [script(), *words], env=bench.site.environ, check=False)
     done = await run(capture_stdout=True, capture_stderr=True, stdin=b"")
     return Said(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+async def held_command(bench: Bench, **arguments: Any) -> str:
+    with pytest.raises(Refusal) as caught:
+        await bench.call("exec_command", **arguments)
+    return str(caught.value.approval_id)
 
 
 async def held(bench: Bench, patch: str = PATCH) -> str:
@@ -69,6 +76,19 @@ async def test_what_is_typed_into_a_terminal_is_shown_with_the_command_that_it_i
             await bench.call("exec_command", command=["sh"], tty=True, stdin="touch CANARY\nexit\n")
         shown = await codespace(bench, "approvals", "show", str(caught.value.approval_id))
         assert "a terminal, and this is typed into it: touch CANARY\\nexit\\n" in shown.out
+
+
+@pytest.mark.parametrize("tty", [True, False])
+async def test_input_that_may_come_later_unheld_is_shown_with_the_command_that_it_is_granted_with(tty: bool) -> None:
+    async with open_bench(approvals="operator") as bench:
+        hold = await held_command(bench, command=["cat"], tty=tty, open_stdin=True, wait_seconds=0)
+        shown = await codespace(bench, "approvals", "show", hold)
+        await codespace(bench, "approvals", "grant", hold, "--yes")
+        process = (await bench.call("operation_resume", approval_id=hold))["exec_command"]["process_id"]
+        assert (await bench.call("write_stdin", process_id=process, data="unseen\r"))["bytes_written"] == 7
+        await bench.call("terminate_process", process_id=process)
+        how = "a terminal, left open: it accepts whatever is typed" if tty else "left open: it accepts whatever is"
+        assert how in shown.out
 
 
 async def test_held_input_is_shown_decoded_whatever_it_was_sent_as() -> None:

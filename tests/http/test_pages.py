@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+import pytest
 from markupsafe import Markup
 
 from codespace.gateway.hold import Hold
@@ -50,6 +51,19 @@ def test_what_is_typed_into_a_terminal_is_on_the_page_of_its_command() -> None:
     page = page_of("exec_command", COMMAND)
     assert "a terminal, and this is typed into it: touch &lt;CANARY&gt;\\n" in page
     assert "typed into it" not in page_of("exec_command", COMMAND | {"stdin": None})
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"tty": True, "stdin": None, "open_stdin": True}, "a terminal, left open: it accepts whatever is typed"),
+        ({"tty": False, "stdin": None, "open_stdin": True}, "left open: it accepts whatever is written to it later"),
+        ({"tty": False, "stdin": "none"}, "this text: none"),
+    ],
+)
+def test_input_that_is_granted_with_a_command_is_on_its_page(changes: dict[str, Any], told: str) -> None:
+    assert told in page_of("exec_command", COMMAND | changes)
+    assert told not in page_of("exec_command", COMMAND | {"stdin": None, "open_stdin": False, "tty": changes["tty"]})
 
 
 def test_held_input_is_on_its_page_decoded() -> None:
