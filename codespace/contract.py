@@ -368,7 +368,8 @@ class Runner(Protocol):
         """The version of each path now, `absent` where no regular file is."""
 
     async def resolve_program(self, workspace: Workspace, argv: Sequence[str], cwd: str) -> Mapping[str, str]:
-        """What a hold binds: `program`, `program_file` behind links, `program_version`, and `file:<path>` versions."""
+        """What a hold binds: `program`, `program_file` behind links, `program_version`, and for what argv names in the
+        root `link:<path>`, where it leads, and `file:<path>`, its version or why it is not bound."""
 
     # the patch transaction, in order; `operation_id` names the journal
     async def plan(

@@ -1,19 +1,23 @@
-"""`read` and `versions`: bytes of single files, through the one file primitive, off the event loop."""
+"""`read`, `versions` and what holds bind: bytes of single files, through the one file primitive, off the event loop."""
 
 from __future__ import annotations
 
 import base64
 import os
+import posixpath
+import stat
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from codespace import limits
-from codespace.beneath import Root, clean
+from codespace.beneath import Root, clean, showable
 from codespace.contract import ABSENT, Encoding, ReadResult, Workspace
+from codespace.display import display
 from codespace.errors import Refusal
 from codespace.runner.lines import Scan
 from codespace.runner.roots import Roots
 from codespace.runner.turns import Turns
+from codespace.sandbox import plan
 
 _BLOCK_BYTES: Final = 262_144
 _MAGIC: Final = ((b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
@@ -73,6 +77,17 @@ class Files:
             return {path: _version(root, path, workspace.limits.file_bytes) for path in paths}
 
         return await self._turns.run(workspace, work, "the paths")
+
+    async def bound(self, workspace: Workspace, path: str) -> dict[str, str]:
+        """Return what a hold binds of an absolute path that a command names; nothing where nothing is in the root.
+
+        Returns: `link:<path>` is where the links on it lead. `file:<path>`, behind them, is the version; or size,
+            inode and last change of a file over the workspace's limit; or the words why it is not bound.
+        Raises: Refusal TIMEOUT.
+        """
+        return await self._turns.run(
+            workspace, lambda: _bound(self._roots.of(workspace), path, workspace.limits.file_bytes), display(path)
+        )
 
 
 def _scan(root: Root, path: str, file_bytes: int, scan: Scan) -> bytes:
@@ -152,3 +167,40 @@ def _version(root: Root, path: str, file_bytes: int) -> str:
         if refused.code in _NO_FILE:
             return ABSENT
         raise
+
+
+def _bound(root: Root, path: str, file_bytes: int) -> dict[str, str]:
+    """Follow the links of a path as a program would, and bind what is there for who follows none."""
+    said, real = posixpath.normpath(path), os.path.realpath(path)
+    is_said_inside, is_inside = plan.within(said, root.path), plan.within(real, root.path)
+    if is_said_inside and root.is_hidden(posixpath.relpath(said, root.path)):
+        return {}
+    link = f"link:{path.removeprefix(root.path.rstrip('/') + '/')}"
+    if not is_inside:
+        return {link: f"-> {_sayable(real)}, outside of the workspace and not bound"} if is_said_inside else {}
+    place = posixpath.relpath(real, root.path)
+    found = _found(root, place, file_bytes) if os.path.lexists(real) else None
+    if found is None:
+        return {}
+    leads = {} if said == real else {link: f"-> {_sayable(place)}"}
+    return leads | {f"file:{_sayable(place)}": found}
+
+
+def _found(root: Root, place: str, file_bytes: int) -> str | None:
+    if not showable(place):
+        return None if root.is_hidden(place) else "not bound: its name has control characters or is not Unicode text"
+    try:
+        status = root.look(place)
+        if status is None:  # hidden
+            return None
+        if not stat.S_ISREG(status.st_mode):
+            return f"{'a directory' if stat.S_ISDIR(status.st_mode) else 'no regular file'}, not bound"
+        if status.st_size > file_bytes:  # nobody can set the time of the last change
+            return f"not hashed: {status.st_size} bytes, inode {status.st_ino}, changed at {status.st_ctime_ns} ns"
+        return root.version(place, file_bytes)
+    except Refusal as refused:
+        return f"not bound: {refused.code}"
+
+
+def _sayable(path: str) -> str:
+    return path if showable(path) else display(path)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -257,13 +257,7 @@ class InProcess:
         locked_in = await self.command_sandbox(workspace) == "linux-sandbox"
         sees = partial(plan.sees, workspace) if locked_in else None
         async with self._directory(workspace, cwd) as cwd_fd:
-            return await program.resolve(workspace, argv, cwd, cwd_fd, self._versions_in(workspace), sees)
-
-    def _versions_in(self, workspace: Workspace) -> Callable[[Sequence[str]], Awaitable[Mapping[str, str]]]:
-        async def versions(paths: Sequence[str]) -> Mapping[str, str]:
-            return await self._files.versions(workspace, paths)
-
-        return versions
+            return await program.resolve(workspace, argv, cwd, cwd_fd, partial(self._files.bound, workspace), sees)
 
     @asynccontextmanager
     async def _directory(self, workspace: Workspace, path: str) -> AsyncIterator[int]:

@@ -13,12 +13,12 @@ from functools import partial
 from typing import Final
 
 from codespace import limits
-from codespace.contract import ABSENT, Workspace
+from codespace.contract import Workspace
 from codespace.display import display
 from codespace.errors import Refusal
 from codespace.runner import environment
 from codespace.runner.turns import Turns
-from codespace.sandbox import shortage
+from codespace.sandbox import plan, shortage
 
 _READ_BYTES: Final = 1_048_576
 _hashing = Turns(limits.HASH_THREADS)
@@ -33,8 +33,8 @@ _HINTS: Final = {
 }
 _PASSING: Final = (errno.EAGAIN, *shortage.ERRORS)
 
-Versions = Callable[[Sequence[str]], Awaitable[Mapping[str, str]]]
-"""Returns the version of each path below the root; may raise Refusal."""
+Bound = Callable[[str], Awaitable[Mapping[str, str]]]
+"""Returns what a hold binds of an absolute path, as Files.bound."""
 Sees = Callable[[str], bool]
 
 
@@ -159,15 +159,15 @@ def unprepared(problem: str, error: OSError) -> Refusal:
 
 
 async def resolve(
-    workspace: Workspace, argv: Sequence[str], cwd: str, cwd_fd: int, versions: Versions, sees: Sees | None = None
+    workspace: Workspace, argv: Sequence[str], cwd: str, cwd_fd: int, bound_of: Bound, sees: Sees | None = None
 ) -> dict[str, str]:
-    """Return what a hold binds: `program`, `program_file` (behind links), `program_version`, and `file:<path>` for
-    files named in argv.
+    """Return what a hold binds: `program`, `program_file` (behind links), `program_version`, and `file:<path>` and
+    `link:<path>` for what argv names in the root.
 
     Args:
         cwd: Relative to the root, as in SpawnRequest.
         cwd_fd: That directory, open; closing stays with the caller.
-        versions: Asked for the workspace files; a path that it refuses is bound by the refusal's code.
+        bound_of: Asked for each path that argv may name.
         sees: Whether a real path is there for the command, as its sandbox shows it; None where all are.
     Raises: Refusal INVALID_COMMAND, PROCESS_SPAWN_FAILED, TIMEOUT.
     """
@@ -179,13 +179,8 @@ async def resolve(
     except OSError as error:
         raise unprepared("The program could not be looked at", error) from error
     bound = {"program": program, "program_file": file, "program_version": version}
-    for name in _named(workspace.root, argv, cwd):
-        try:
-            found = (await versions([name])).get(name, ABSENT)
-        except Refusal as refusal:
-            found = refusal.code
-        if found != ABSENT:
-            bound[f"file:{name}"] = found
+    for path in _named(workspace.root, argv, cwd):
+        bound |= await bound_of(path)
     return bound
 
 
@@ -209,14 +204,20 @@ def _bind(argv0: str, path: str, sees: Sees | None, cwd_fd: int) -> tuple[str, s
     return program, file, f"sha256:{digest.hexdigest()}"
 
 
+_OWN: Final = re.compile(r"/+proc/+(?:thread-)?self/+(cwd|root)(?![^/])")
+
+
 def _named(root: str, argv: Sequence[str], cwd: str) -> list[str]:
-    """Return the paths below the root that argv may name, also as `--option=path`; lexical only."""
+    """Return the paths that argv may name in the root, also as `--option=path`; lexical only, with each `..` as it is
+    said, since behind a link it leads elsewhere."""
+    home = posixpath.normpath(posixpath.join(root, cwd))
     found: dict[str, None] = {}
     for item in argv:
-        for text in {item, item.partition("=")[2]}:
-            if not text or len(text) > limits.PATH_CHARACTERS or not text.isprintable():
+        for text in (item, item.partition("=")[2]):
+            if not text or len(text) > limits.PATH_CHARACTERS:
                 continue
-            whole = posixpath.normpath(posixpath.join(root, cwd, text))
-            if whole.startswith(root.rstrip("/") + "/"):
-                found[posixpath.relpath(whole, root)] = None
-    return sorted(found)
+            said = _OWN.sub(lambda own: home if own[1] == "cwd" else "/", text, count=1) if _OWN.match(text) else text
+            whole = re.sub("^/+", "/", posixpath.join(home, said))
+            if not posixpath.isabs(said) or plan.within(posixpath.normpath(whole), root):
+                found[whole] = None
+    return list(found)

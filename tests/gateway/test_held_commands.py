@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from typing import Any
 
@@ -44,6 +45,81 @@ async def test_a_command_is_held_with_all_that_it_is_and_runs_once_in_the_sandbo
             done = (await bench.call("operation_resume", approval_id=hold))["exec_command"]
             assert (done["exit_code"], done["sandbox"]) == (0, "linux-sandbox")
         assert tree(bench.root) == {"ran.txt": b"ran\n"}
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "shown"),
+    [
+        ("real.sh", "real.sh", {"file:real.sh"}),
+        ("link.sh", "d/real.sh", {"link:link.sh", "file:d/real.sh"}),
+        ("ld/real.sh", "d/real.sh", {"link:ld/real.sh", "file:d/real.sh"}),
+        ("lx/../real.sh", "d/real.sh", {"link:lx/../real.sh", "file:d/real.sh"}),  # not what its letters say
+        ("a\u00a0b.sh", "a\u00a0b.sh", {"file:a\u00a0b.sh"}),
+        ("/proc/self/cwd/real.sh", "real.sh", {"file:real.sh"}),
+        ("ROOT/d/real.sh", "d/real.sh", {"file:d/real.sh"}),
+        ("large.sh", "large.sh", {"file:large.sh"}),
+    ],
+)
+async def test_a_file_is_bound_however_the_command_reaches_it(name: str, file: str, shown: set[str]) -> None:
+    names = ("real.sh", "d/real.sh", "d/x/y.sh", "a\u00a0b.sh")
+    files = dict.fromkeys(names, "echo good\n") | {"large.sh": "echo good; exit\n" + "#" * 5000}
+    async with open_bench(approvals="operator", files=files, workspace={"limits": {"file_bytes": 4096}}) as bench:
+        for link, to in (("link.sh", "d/real.sh"), ("ld", "d"), ("lx", "d/x")):
+            os.symlink(to, bench.root / link)
+        command = ["sh", name.replace("ROOT", str(bench.root))]
+        hold = await held(bench, "exec_command", command=command)
+        bound = (await bench.daemon.operator.hold(hold)).shown["bound"]
+        assert {each for each in bound if ":" in each} == shown
+        assert "not bound" not in str(bound)
+        await granted(bench, hold)
+        was = (bench.root / file).stat()
+        (bench.root / file).write_text(files[file].replace("good", "EVIL"))
+        os.utime(bench.root / file, ns=(was.st_atime_ns, was.st_mtime_ns))
+        with pytest.raises(Refusal) as caught:
+            await bench.call("operation_resume", approval_id=hold)
+        assert caught.value.code == "APPROVAL_CONFLICT"
+        again = await run_granted(bench, command=command)
+        assert again["chunk"] == "EVIL\n"
+
+
+async def test_where_a_link_leads_is_bound_too() -> None:
+    async with open_bench(approvals="operator", files={"a.sh": "echo one\n", "b.sh": "echo one\n"}) as bench:
+        os.symlink("a.sh", bench.root / "link.sh")
+        hold = await held(bench, "exec_command", command=["sh", "link.sh"])
+        await granted(bench, hold)
+        (bench.root / "link.sh").unlink()
+        os.symlink("b.sh", bench.root / "link.sh")
+        with pytest.raises(Refusal) as caught:
+            await bench.call("operation_resume", approval_id=hold)
+        assert caught.value.code == "APPROVAL_CONFLICT"
+
+
+async def test_what_cannot_be_bound_is_shown_as_that_and_what_is_hidden_not_at_all() -> None:
+    files = {"pkg/__main__.py": "", "secret/x.sh": "", "a\nb.sh": ""}
+    async with open_bench(approvals="operator", files=files, workspace={"hidden_paths": ["secret"]}) as bench:
+        os.symlink("secret/x.sh", bench.root / "to-secret")
+        os.symlink("/etc/passwd", bench.root / "out")
+        os.mkfifo(bench.root / "pipe")
+        names = [
+            "pkg",
+            "a\nb.sh",
+            "out",
+            "pipe",
+            "secret",
+            "secret/x.sh",
+            "to-secret",
+            "absent\n",
+            "x" * 300,
+            "/etc/passwd",
+        ]
+        hold = await held(bench, "exec_command", command=["echo", *names])
+        bound = (await bench.daemon.operator.hold(hold)).shown["bound"]
+        assert {each: told for each, told in bound.items() if ":" in each} == {
+            "file:pkg": "a directory, not bound",
+            "file:a\\nb.sh": "not bound: its name has control characters or is not Unicode text",
+            "link:out": "-> /etc/passwd, outside of the workspace and not bound",
+            "file:pipe": "no regular file, not bound",
+        }
 
 
 async def test_an_exact_grant_runs_the_same_command_again_and_no_other() -> None:

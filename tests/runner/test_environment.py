@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from codespace import limits
-from codespace.contract import ABSENT, Workspace
+from codespace.contract import Workspace
 from codespace.errors import Refusal
 from codespace.runner import environment, program
 from codespace.runner.homes import Homes
@@ -186,50 +186,40 @@ def test_a_shell_line_in_one_item_gets_a_hint(folder: tuple[Path, int]) -> None:
     assert "no shell" in caught.value.next_step
 
 
-def answering(known: Mapping[str, str]) -> Callable[[Sequence[str]], Awaitable[Mapping[str, str]]]:
-    async def versions(paths: Sequence[str]) -> Mapping[str, str]:
-        if "link.py" in paths:
-            raise Refusal("SYMLINK_REJECTED", "a link")
-        return {path: known.get(path, ABSENT) for path in paths}
-
-    return versions
-
-
-async def test_a_hold_binds_the_program_and_the_files_that_argv_names(folder: tuple[Path, int]) -> None:
+async def test_a_hold_binds_the_program_and_what_argv_may_name(folder: tuple[Path, int]) -> None:
     root, descriptor = folder
     executable(root / "bin/run", "#!/bin/sh\n# one\n")
     workspace = Workspace("w", str(root), env={"PATH": f"{root}/bin"})
+    asked: list[str] = []
+
+    async def bound_of(path: str) -> dict[str, str]:
+        asked.append(path)
+        return {f"file:{path}": "sha256:1"} if path.endswith("main.py") else {}
+
     argv = (
         "run",
         "main.py",
         "--config=etc/app.toml",
-        f"{root}/abs.txt",
-        "../out.py",
-        "link.py",
-        "gone.txt",
+        f"/{root}/abs.txt",
+        "ld/../out.py",
+        "/proc/self/cwd/own.py",
+        f"//proc/thread-self/root{root}/own.txt",
+        "a\u00a0b\nc",
         "/etc/passwd",
+        f"{root}/../beside",
     )
-    known = {"sub/main.py": "sha256:1", "sub/etc/app.toml": "sha256:2", "abs.txt": "sha256:3", "out.py": "sha256:4"}
-    bound = await program.resolve(workspace, argv, "sub", descriptor, answering(known))
+    bound = await program.resolve(workspace, argv, "sub", descriptor, bound_of)
     version = bound.pop("program_version")
     assert version.startswith("sha256:")
     assert bound == {
         "program": f"{root}/bin/run",
         "program_file": f"{root}/bin/run",
-        "file:sub/main.py": "sha256:1",
-        "file:sub/etc/app.toml": "sha256:2",
-        "file:abs.txt": "sha256:3",
-        "file:out.py": "sha256:4",
+        f"file:{root}/sub/main.py": "sha256:1",
     }
+    named = "sub/run sub/main.py sub/--config=etc/app.toml sub/etc/app.toml abs.txt sub/ld/../out.py sub/own.py own.txt"
+    assert asked == [f"{root}/{name}" for name in (*named.split(), "sub/a\u00a0b\nc")]
     executable(root / "bin/run", "#!/bin/sh\n# two\n")
-    assert (await program.resolve(workspace, argv, "sub", descriptor, answering(known)))["program_version"] != version
-
-
-async def test_a_file_that_may_not_be_read_is_bound_by_the_reason(folder: tuple[Path, int]) -> None:
-    bound = await program.resolve(
-        Workspace("w", str(folder[0])), ("/bin/true", "link.py"), ".", folder[1], answering({})
-    )
-    assert bound["file:link.py"] == "SYMLINK_REJECTED"
+    assert (await program.resolve(workspace, argv, "sub", descriptor, bound_of))["program_version"] != version
 
 
 # --- private homes ---

@@ -310,13 +310,13 @@ async def test_a_start_that_its_root_holds_up_is_cancelled_or_refused_at_once_an
 async def test_a_program_that_cannot_be_hashed_for_a_hold_refuses_that_call_alone(
     places: dict[str, Workspace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def versions(_: Any) -> dict[str, str]:
+    async def bound_of(_: str) -> dict[str, str]:
         return {}
 
     hung = Hung()
     hung.hang(monkeypatch, program, "find", lambda *found: os.readlink(f"/proc/self/fd/{found[2]}").endswith("/hung"))
     opened = {name: os.open(place.root, os.O_PATH | os.O_CLOEXEC) for name, place in places.items()}
-    resolve = {name: partial(program.resolve, places[name], ["sh"], ".", opened[name], versions) for name in places}
+    resolve = {name: partial(program.resolve, places[name], ["sh"], ".", opened[name], bound_of) for name in places}
     try:
         async with trio.open_nursery() as nursery:
             for _ in range(limits.HASH_THREADS):
