@@ -144,7 +144,14 @@ def test_shells_interpreters_and_launchers_are_known_whatever_their_version_and_
     assert is_launcher([f"C/{name.upper()}.EXE"])
 
 
-@pytest.mark.parametrize("name", ["npm-cli.js", "python3.13t", "ld-linux-x86-64.so.2", "gcc-13", "git-2.45", "bash5"])
+CLOTHES = (
+    "npm-cli.js python3.13t ld-linux-x86-64.so.2 gcc-13 git-2.45 bash5 perl5.36-x86_64-linux-gnu vim.basic vim.tiny "
+    "x86_64-linux-gnu-gcc-12 x86_64-pc-linux-gnu-g++ arm-none-eabi-gdb aarch64-linux-gnu-python3.11 nc.openbsd pdb3.11 "
+    "c89-gcc x86_64-linux-gnu-cpp-12 qemu-aarch64-static busybox-static x86_64-w64-mingw32-gcc editor prove jrunscript"
+)
+
+
+@pytest.mark.parametrize("name", CLOTHES.split())
 def test_a_launcher_in_other_clothes_is_known_too(name: str) -> None:
     assert is_launcher([f"/usr/lib/{name}"])
 
@@ -166,7 +173,10 @@ def test_a_tool_that_runs_what_an_option_names_is_granted_with_no_other_argument
         scopes.terms_of(hold(shown=SHOWN | {"command": [command[0], "a.txt"], "bound": bound}), "program", root=ROOT)
 
 
-@pytest.mark.parametrize("name", ["wc", "ls", "cat", "ruff", "md5sum", "sha256sum", "clang-format"])
+@pytest.mark.parametrize(
+    "name",
+    ["wc", "ls", "cat", "ruff", "md5sum", "sha256sum", "clang-format", "x86_64-linux-gnu-objdump", "clang-format-14"],
+)
 def test_a_tool_that_does_one_thing_is_no_launcher(name: str) -> None:
     assert not is_launcher([name])
 
