@@ -17,7 +17,7 @@ from codespace.contract import Delivery
 from codespace.errors import Refusal
 from codespace.http.desk import SELF, Desk, Form, path_of
 from codespace.http.forms import whole
-from codespace.http.pages import coloured
+from codespace.http.pages import Colours, coloured
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,8 @@ class _Page:
     lines: list[tuple[str, Markup]]
     first: bool
     """Whether there is something before it."""
-    next: int | None
+    next: str | None
+    """The query of what comes behind it: where in the diff, and in its hunk and line, that begins."""
 
 
 def add(desk: Desk) -> None:
@@ -54,7 +55,7 @@ def _operations(desk: Desk) -> None:
     async def operation(operation_id: str) -> Response:
         async def act() -> Response:
             told = await _told(desk, operation_id)
-            page, why = await _diff(desk, told, whole(request.args.get("cursor"), "cursor") or 0)
+            page, why = await _diff(desk, told, request.args)
             told = {"changes": [], "outcome": None, "process_id": None} | told
             return await desk.page("operation", "operations", told=told, page=page, no_diff=why)
 
@@ -84,17 +85,26 @@ async def _told(desk: Desk, operation_id: str) -> dict[str, Any]:
     return await desk.console.operator.operation(operation_id)
 
 
-async def _diff(desk: Desk, told: dict[str, Any], cursor: int) -> tuple[_Page | None, str | None]:
+async def _diff(desk: Desk, told: dict[str, Any], asked: Form) -> tuple[_Page | None, str | None]:
     if told["kind"] != "patch":
         return None, None
+    cursor, old, new = (whole(asked.get(name), name) or 0 for name in ("cursor", "old", "new"))
     try:
         page = await desk.console.kept_diff(told["operation_id"], cursor)
     except Refusal as refusal:
         return None, refusal.message
-    lines = page.text.split("\n")
-    if lines[-1] == "":
-        lines.pop()
-    return _Page(coloured(lines), cursor > 0, page.cursor if page.cursor < page.total else None), None
+    text, following = page.text, page.cursor
+    end = text.rfind("\n") + 1
+    if following < page.total and end > 0:  # a line that does not end here is left to the next page
+        text, following = text[:end], following - len(text[end:].encode())
+    lines = text.split("\n")
+    begun = lines.pop() or None
+    colours = Colours(old, new, asked.get("line"))
+    shown = coloured(lines if begun is None else [*lines, begun], colours)
+    if following >= page.total:
+        return _Page(shown, cursor > 0, None), None
+    within = "" if begun is None else f"&line={shown[-1][0]}"
+    return _Page(shown, cursor > 0, f"cursor={following}&old={colours.old}&new={colours.new}{within}"), None
 
 
 def _processes(desk: Desk) -> None:

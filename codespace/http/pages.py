@@ -8,6 +8,7 @@ only escaped (`own`). It knows no route and decides nothing.
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -38,15 +39,49 @@ HEADERS: Final[Mapping[str, str]] = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+_HUNK: Final = re.compile(r"@@ -\d+,(\d+) \+\d+,(\d+) @@")
 
 
 @dataclass(frozen=True, slots=True)
 class DiffPart:
-    """One page of a diff: lines with what they are (`add`, `del`, `hunk`, `file`, `same`)."""
+    """One page of a diff: lines with what `Colours` says of them."""
 
     lines: list[tuple[str, Markup]]
     page: int
     pages: int
+
+
+class Colours:
+    """Says what the lines of a diff are (`add`, `del`, `hunk`, `file`, `same`), one after the other.
+
+    In a hunk the first character alone says it, for as many lines as the hunk's head counts: what stands in a file
+    cannot pass for the head of another.
+
+    Args:
+        old: Where it begins within a hunk: how many lines of the old file this has left.
+        new: Of the new file.
+        begun: Where it begins within a line: what that is.
+    """
+
+    def __init__(self, old: int = 0, new: int = 0, begun: str | None = None) -> None:
+        self.old = old
+        self.new = new
+        self._begun = begun
+
+    def kind(self, line: str) -> str:
+        """Return what the next line is."""
+        if self._begun is not None:
+            kind, self._begun = self._begun, None
+            return kind
+        if self.old > 0 or self.new > 0:
+            self.old -= line.startswith((" ", "-"))
+            self.new -= line.startswith((" ", "+"))
+            return {"+": "add", "-": "del"}.get(line[:1], "same")
+        head = _HUNK.match(line)
+        if head is None:
+            return "file" if line.startswith(("--- ", "+++ ", "rename ")) else "same"
+        self.old, self.new = int(head[1]), int(head[2])
+        return "hunk"
 
 
 def diff_part(diff: str, page: int) -> DiffPart:
@@ -57,12 +92,15 @@ def diff_part(diff: str, page: int) -> DiffPart:
     pages = max(1, -(-len(lines) // limits.CONSOLE_DIFF_LINES))
     page = min(max(page, 1), pages)
     begin = (page - 1) * limits.CONSOLE_DIFF_LINES
-    return DiffPart(coloured(lines[begin : begin + limits.CONSOLE_DIFF_LINES]), page, pages)
+    colours = Colours()
+    for line in lines[:begin]:
+        colours.kind(line)
+    return DiffPart(coloured(lines[begin : begin + limits.CONSOLE_DIFF_LINES], colours), page, pages)
 
 
-def coloured(lines: list[str]) -> list[tuple[str, Markup]]:
-    """Return lines of a diff, harmless, each with what it is."""
-    return [(_kind(line), _lines(line)) for line in lines]
+def coloured(lines: list[str], colours: Colours) -> list[tuple[str, Markup]]:
+    """Return the next lines of a diff, harmless, each with what it is."""
+    return [(colours.kind(line), _lines(line)) for line in lines]
 
 
 def written(told: Mapping[str, Any]) -> str:
@@ -153,9 +191,3 @@ def _terms(grant: Grant) -> str:
     if grant.scope == "program":
         return f"{terms['program']} with any arguments, in {terms['cwd']}"
     return f"{' '.join(terms['shown']['command'])}, in {terms['shown']['cwd']}"
-
-
-def _kind(line: str) -> str:
-    if line.startswith(("+++", "---", "diff ")):
-        return "file"
-    return {"+": "add", "-": "del", "@": "hunk"}.get(line[:1], "same")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,6 +22,19 @@ from codespace.http.serve import serve_http
 from codespace.http.signin import Tickets
 from codespace.testing import Bench, open_bench
 
+CHUNK = f" a\n--- old\n+++ b/README.md\n+@@ -1,9 +1,9 @@\n+{'-' * 99}\n b\n"
+DISGUISED = f"*** Begin Patch\n*** Update File: q.sql\n@@\n{CHUNK}*** End Patch\n"
+PAINTED = [
+    ("file", "--- a/q.sql"),
+    ("file", "+++ b/q.sql"),
+    ("hunk", "@@ -1,3 +1,5 @@"),
+    ("same", " a"),
+    ("del", "--- old"),
+    ("add", "+++ b/README.md"),
+    ("add", "+@@ -1,9 +1,9 @@"),
+    ("add", "+" + "-" * 99),
+    ("same", " b"),
+]
 PATCH = "*** Begin Patch\n*** Add File: new.txt\n+CANARY\n*** End Patch\n"
 OPERATOR = "operator-token-of-a-test-0123456789"
 
@@ -106,6 +120,40 @@ async def test_output_that_is_no_text_is_shown_as_what_it_is_on_its_page_and_as_
         stream = (await http.get(f"/processes/{ran['process_id']}/output?cursor=0")).text
         (told,) = [line.removeprefix("data: ") for line in stream.splitlines() if line.startswith("data: ")]
         assert json.loads(told) == {"text": f"rm -r <everything>\n{shown}\\x1b[2J", "eof": True}
+
+
+def painted(page: str) -> list[tuple[str, str]]:
+    """Return the lines of the diff on a page, each with what it is shown as."""
+    shown = page[page.index('<pre class="diff"') : page.index("</pre>")]
+    return re.findall(r'<span class="(\w+)">([^\n]*)\n</span>', shown)
+
+
+async def test_what_stands_in_a_file_is_not_shown_as_the_head_of_another() -> None:
+    files = {"q.sql": "a\n-- old\nb\n"}
+    async with open_bench(approvals="operator", files=files) as bench, signed_in(bench) as http:
+        with pytest.raises(Refusal) as caught:
+            await bench.call("apply_patch", patch=DISGUISED)
+        assert painted((await http.get(f"/holds/{caught.value.approval_id}")).text) == PAINTED
+
+
+@pytest.mark.parametrize("page_bytes", [40, 65_536])
+async def test_a_page_that_begins_within_a_hunk_or_a_line_shows_what_each_line_is(
+    monkeypatch: pytest.MonkeyPatch, page_bytes: int
+) -> None:
+    monkeypatch.setattr(limits, "DIFF_PAGE_BYTES", page_bytes)
+    async with open_bench(files={"q.sql": "a\n-- old\nb\n"}) as bench, signed_in(bench) as http:
+        done = await bench.call("apply_patch", patch=DISGUISED)
+        there, seen = f"/operations/{done['operation_id']}", list[tuple[str, str]]()
+        while True:
+            page = (await http.get(there)).text
+            seen += painted(page)
+            following = re.search(r'rel="next" href="/console([^"]+)"', page)
+            if following is None:
+                break
+            there = following[1].replace("&amp;", "&")
+    assert "".join(text for _, text in seen) == "".join(text for _, text in PAINTED)
+    # A line longer than a page is shown in pieces, each as what its line is.
+    assert [kind for kind, text in seen for _ in text] == [kind for kind, text in PAINTED for _ in text]
 
 
 async def test_a_database_that_cannot_be_read_is_told_on_every_page_and_none_fails() -> None:
