@@ -14,10 +14,13 @@ from typing import Final
 _ESCAPED_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 # Categories whose members are invisible or act: controls, formats (bidirectional marks, zero-width
 # characters, tags), surrogates, private use, unassigned, line and paragraph separators.
-_LOOKS_EMPTY: Final = frozenset("\u115f\u1160\u3164\uffa0\u2800\u034f\u180b\u180c\u180d\u180f") | {
-    chr(point) for point in (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))
+_LOOKS_EMPTY: Final = frozenset("\u115f\u1160\u3164\uffa0\u2800\u034f\u180b\u180c\u180d\u180f\u17b4\u17b5\u2d7f") | {
+    chr(point) for point in (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0), 0x1107F, 0x16FE4, 0x1D159)
 }
-# Letters and marks that render as nothing: Hangul fillers, the braille blank, variation selectors.
+# Letters, marks and symbols that render as nothing: what is left of Default_Ignorable_Code_Point (Hangul fillers, the
+# grapheme joiner, Khmer inherent vowels, variation selectors), the braille blank, joiners, a filler, a null notehead.
+_SIGNS: Final = "+- "
+# What a line of a diff begins with.
 
 
 def display(text: str, *, limit: int | None = None, newlines: bool = False) -> str:
@@ -26,33 +29,49 @@ def display(text: str, *, limit: int | None = None, newlines: bool = False) -> s
     Args:
         text: Any text; lone surrogates (undecodable bytes of a file name) are escaped too.
         limit: Most characters of the result; a cut is shown by "… (+N characters)" behind it.
-        newlines: Keep LF and TAB, for text that is shown as lines.
-    Returns: One line of printable characters (lines, with `newlines`).
+        newlines: Keep LF and TAB, for text that is shown as lines, and backslashes, which programs are full of: an
+            escape is written `⟨U+202E⟩` there, and so is a `⟨` of the text's own, so that neither passes for the other.
+    Returns: One line of printable characters (lines, with `newlines`). A combining mark is an escape where it would
+        join what is not the text's own: the beginning of a line, or the sign there of a diff.
     """
-    if text.isascii() and text.isprintable() and "\\" not in text:
-        shown = text
-    else:
-        shown = "".join(_shown(character, newlines) for character in text)
+    shown = "\n".join(_line(line, newlines) for line in (text.split("\n") if newlines else [text]))
     if limit is not None and len(shown) > limit:
         return f"{shown[:limit]}… (+{len(shown) - limit} characters)"
     return shown
 
 
+def _line(text: str, newlines: bool) -> str:
+    if text.isascii() and text.isprintable() and (newlines or "\\" not in text):
+        return text
+    pieces, joinable = list[str](), False
+    for number, character in enumerate(text):
+        piece = _shown(character, newlines)
+        if not joinable and piece == character > "\x7f" and unicodedata.category(character).startswith("M"):
+            piece = _escape(ord(character), newlines)
+        joinable = piece == character != "\t" and not (newlines and number == 0 and character in _SIGNS)
+        pieces.append(piece)
+    return "".join(pieces)
+
+
 def _shown(character: str, newlines: bool) -> str:
-    if newlines and character in "\n\t":
+    if newlines and character == "\t":
         return character
     if character == "\\":
         return character if newlines else "\\\\"
     point = ord(character)
     if 0x20 <= point < 0x7F:
         return character
-    blank = unicodedata.category(character) == "Zs"  # no-break and em spaces pass for a space
-    if character in _LOOKS_EMPTY or blank or unicodedata.category(character) in _ESCAPED_CATEGORIES:
-        return _escape(point)
+    category = unicodedata.category(character)
+    blank = category == "Zs"  # no-break and em spaces pass for a space
+    quoted = newlines and character == "⟨"
+    if character in _LOOKS_EMPTY or blank or quoted or category in _ESCAPED_CATEGORIES:
+        return _escape(point, newlines)
     return character
 
 
-def _escape(point: int) -> str:
+def _escape(point: int, newlines: bool) -> str:
+    if newlines:
+        return {0x0D: "⟨CR⟩", 0x1B: "⟨ESC⟩"}.get(point, f"⟨U+{point:04X}⟩")
     short = {0x09: "\\t", 0x0A: "\\n", 0x0D: "\\r"}.get(point)
     if short is not None:
         return short

@@ -34,6 +34,12 @@ def test_letters_of_every_language_stay_readable() -> None:
         ("filler\u3164", "filler\\u3164"),
         ("line\u2028end", "line\\u2028end"),
         ("a\nb\tc\rd", "a\\nb\\tc\\rd"),
+        ("vowels\u17b4\u17b5", "vowels\\u17b4\\u17b5"),
+        ("joiners\u2d7f\U0001107f", "joiners\\u2d7f\\U0001107f"),
+        ("note\U0001d159", "note\\U0001d159"),
+        ("khitan\U00016fe4", "khitan\\U00016fe4"),
+        ("\u0338joins what stands before", "\\u0338joins what stands before"),
+        ("\u200b\u0338joins an escape", "\\u200b\\u0338joins an escape"),
     ],
 )
 def test_what_acts_or_hides_is_written_as_an_escape(text: str, shown: str) -> None:
@@ -46,7 +52,21 @@ def test_a_written_escape_cannot_be_taken_for_a_real_one() -> None:
 
 
 def test_lines_keep_their_ends_and_nothing_else() -> None:
-    assert display("one\n\ttwo\r\n\x1b[2J", newlines=True) == "one\n\ttwo\\r\n\\x1b[2J"
+    assert display("one\n\ttwo\r\n\x1b[2J", newlines=True) == "one\n\ttwo⟨CR⟩\n⟨ESC⟩[2J"
+
+
+def test_what_a_program_writes_as_an_escape_stays_and_is_told_from_a_real_one() -> None:
+    assert display("'\\u202e\\x1b'", newlines=True) == "'\\u202e\\x1b'"
+    assert display("'\u202e\u200b'", newlines=True) == "'⟨U+202E⟩⟨U+200B⟩'"
+    assert display("'⟨U+202E⟩'", newlines=True) == "'⟨U+27E8⟩U+202E⟩'"
+
+
+@pytest.mark.parametrize("mark", ["\u0338", "\u20dd", "\u093f"])
+def test_no_mark_joins_the_sign_of_a_line_and_those_of_letters_stay(mark: str) -> None:
+    told = f"⟨U+{ord(mark):04X}⟩"
+    lines = f"{mark}\n+{mark}{mark}=\n-{mark}\n {mark}\n\t{mark}\n+a{mark}{mark}\n"
+    assert display(lines, newlines=True) == (f"{told}\n+{told}{told}=\n-{told}\n {told}\n\t{told}\n+a{mark}{mark}\n")
+    assert display(f"a{mark}") == f"a{mark}"
 
 
 def test_a_cut_says_how_much_is_missing() -> None:
@@ -59,6 +79,6 @@ def test_no_text_whatsoever_shows_a_character_that_acts(text: str) -> None:
     assert not [character for character in display(text) if unicodedata.category(character) in _ACTS]
 
 
-@given(st.text(), st.text())
-def test_different_texts_never_look_the_same(one: str, other: str) -> None:
-    assert (display(one) == display(other)) == (one == other)
+@given(st.text(), st.text(), st.booleans())
+def test_different_texts_never_look_the_same(one: str, other: str, newlines: bool) -> None:
+    assert (display(one, newlines=newlines) == display(other, newlines=newlines)) == (one == other)

@@ -51,7 +51,7 @@ def _json(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    return display(_json(value), newlines=True)
+    return "\\".join(display(part) for part in _json(value).split("\\"))  # JSON writes its own backslashes twice
 
 
 def _name(text: Any) -> str:
@@ -386,7 +386,7 @@ def _approval(result: Result) -> str:
     ending = "expired" if state == "denied" and result.get("reason") == "expired" else state
     lines = [_line(state, *ids, expires, reason), nexts.get(ending, "")]
     if result.get("shown"):
-        lines.append(f"shown {display(_json(result['shown']), newlines=True)}")
+        lines.append(f"shown {_shown(result['shown'])}")
     if "result" in result:
         lines.append(f"result {_json(result['result'])}")
     return "\n".join(line for line in lines if line)

@@ -194,6 +194,6 @@ def test_hostile_text_is_shown_and_acts_on_no_page(open_console: Open) -> None:
         hold = console.held("apply_patch", patch=add("a<b>&'\".txt", hostile))
         expect(page.locator(f'[data-key="{hold}"]')).to_contain_text("a<b>&'\".txt")
         open_hold(page, hold)
-        expect(page.locator("pre.diff")).to_contain_text("<script>alert(2)</script>\\u202eevil\\x1b[2J")
+        expect(page.locator("pre.diff")).to_contain_text("<script>alert(2)</script>⟨U+202E⟩evil⟨ESC⟩[2J")
         expect(page.locator("main img, main script")).to_have_count(0)
         assert console.told == []

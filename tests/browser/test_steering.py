@@ -18,7 +18,7 @@ def test_live_output_of_a_command_is_shown_as_it_comes_and_the_command_is_stoppe
         page.locator(f'[data-key="{run["process_id"]}"] a').click()
         expect(page.locator("#output")).to_contain_text("step 3")
         console.call("write_stdin", process_id=run["process_id"], data="hello\n")
-        expect(page.locator("#output")).to_contain_text("heard hello \\x1b[31m<b>")
+        expect(page.locator("#output")).to_contain_text("heard hello ⟨ESC⟩[31m<b>")
         picture(page, "console-process")
         page.get_by_role("button", name="Stop").click()
         expect(page.locator(".status .state")).to_have_text("exited")

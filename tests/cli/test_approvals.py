@@ -237,7 +237,7 @@ async def test_hostile_names_and_contents_act_on_no_terminal() -> None:
             out = (await codespace(bench, "approvals", *words)).out
             assert hold in out
             assert not set(out) & set("\x1b\x07\u202e")
-        assert "\\x1b]0;owned\\x07\\u202e" in (await codespace(bench, "approvals", "show", hold)).out
+        assert "⟨ESC⟩]0;owned⟨U+0007⟩⟨U+202E⟩" in (await codespace(bench, "approvals", "show", hold)).out
 
 
 async def test_a_watch_tells_of_a_hold_as_it_comes_and_ends_when_interrupted() -> None:

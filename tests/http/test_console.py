@@ -116,10 +116,10 @@ async def test_output_that_is_no_text_is_shown_as_what_it_is_on_its_page_and_as_
         ran = await bench.call("exec_command", command=words)
         assert ran["encoding"] == encoding
         page = (await http.get(f"/processes/{ran['process_id']}")).text
-        assert f"rm -r &lt;everything&gt;\n{shown}\\x1b[2J</pre>" in page
+        assert f"rm -r &lt;everything&gt;\n{shown}⟨ESC⟩[2J</pre>" in page
         stream = (await http.get(f"/processes/{ran['process_id']}/output?cursor=0")).text
         (told,) = [line.removeprefix("data: ") for line in stream.splitlines() if line.startswith("data: ")]
-        assert json.loads(told) == {"text": f"rm -r <everything>\n{shown}\\x1b[2J", "eof": True}
+        assert json.loads(told) == {"text": f"rm -r <everything>\n{shown}⟨ESC⟩[2J", "eof": True}
 
 
 def painted(page: str) -> list[tuple[str, str]]:

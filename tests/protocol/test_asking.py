@@ -49,7 +49,7 @@ async def test_a_grant_runs_what_was_shown_and_the_call_answers_with_its_result(
             ran = await call(client, "exec_command", command=["sh", "-c", "exit 3"], env={"A": "1"})
             assert ran["exit_code"] == 3
         patch, command = user.questions
-        assert "+new \\u202eline" in patch
+        assert "+new ⟨U+202E⟩line" in patch
         assert 'command: ["sh", "-c", "exit 3"]' in command
         assert 'env: {"A": "1"}' in command
         assert tree(bench.root)["log.txt"] == "first\nnew \u202eline\n".encode()
