@@ -20,7 +20,7 @@ from codespace.errors import Refusal
 from codespace.gateway import scopes
 from codespace.gateway.audit import Audit
 from codespace.gateway.grants import Grant, Grants
-from codespace.gateway.hold import Hold
+from codespace.gateway.hold import RUNNABLE, Hold
 from codespace.gateway.holds import Holds
 from codespace.gateway.ledger import Ledger
 from codespace.gateway.opening import open_store
@@ -126,6 +126,8 @@ class Operator:
         if scope == "once":
             return await grant(), None
         asked = await self._holds.get(approval_id)
+        if asked.state not in RUNNABLE:  # what it showed is gone
+            return await grant(), None  # refused, saying what became of it
         terms = self._terms(asked, scope, path)
         await self._grants.require_end(asked, seconds)
         hold = await grant()

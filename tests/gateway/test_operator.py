@@ -464,6 +464,25 @@ async def test_a_scope_that_is_not_to_be_had_grants_nothing(scope: Any, path: st
         assert await bench.daemon.operator.grants() == []
 
 
+@pytest.mark.parametrize(("late", "code"), [(True, "APPROVAL_EXPIRED"), (False, "APPROVAL_CONFLICT")])
+@pytest.mark.parametrize("scope", ["exact", "program"])
+async def test_a_hold_that_has_ended_is_granted_in_no_scope_and_says_what_became_of_it(
+    scope: Any, late: bool, code: str
+) -> None:
+    async with open_operated() as bench:
+        with pytest.raises(Refusal) as caught:
+            await bench.call("exec_command", command=["true"])
+        hold = str(caught.value.approval_id)
+        if late:
+            bench.clock.advance(bench.daemon.settings.approval_expiry_seconds + 1)
+        else:
+            await bench.daemon.operator.deny(hold, by="the console")
+        with pytest.raises(Refusal) as refused:
+            await bench.daemon.operator.grant(hold, by="the console", scope=scope, seconds=60)
+        assert refused.value.code == code
+        assert await bench.daemon.operator.grants() == []
+
+
 async def test_a_workspace_whose_caller_may_confirm_has_no_scoped_grants() -> None:
     async with open_bench(files=FILES, approvals="confirm") as bench:
         hold = await held(bench)
