@@ -124,7 +124,11 @@ class Desk:
         """Return the form of a page of this session. Raises: Refusal UNAUTHORIZED, INVALID_ARGUMENT."""
         form = await fields()
         if not hmac.compare_digest(form.get("csrf", "").encode(), g.session.csrf.encode()):
-            raise Refusal("UNAUTHORIZED", "The form is not of a page of this session; nothing was done.")
+            raise Refusal(
+                "UNAUTHORIZED",
+                "The form is not of a page of this session; nothing was done.",
+                next_step="Load the page again, look at what it shows now, and press the button there.",
+            )
         return form
 
     async def refused(self, refusal: Refusal) -> Response:
