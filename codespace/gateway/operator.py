@@ -153,7 +153,7 @@ class Operator:
                 self._terms(hold, scope, "." if scope == "patches" else None)
                 found[scope] = None
             except Refusal as refusal:
-                found[scope] = refusal.message
+                found[scope] = refusal.message.removesuffix(scopes.NOTHING)
         return found
 
     def _terms(self, hold: Hold, scope: Scope, path: str | None) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class Operator:
         if workspace is None or workspace.approvals != "operator":
             raise Refusal(
                 "INVALID_ARGUMENT",
-                "Scoped grants are for workspaces whose approvals are `operator`; nothing was granted.",
+                "Scoped grants are for workspaces whose approvals are `operator`." + scopes.NOTHING,
                 details={"argument": "scope"},
             )
         # The directory that was shown: the id may name another one here.

@@ -20,6 +20,8 @@ SCOPES: Final[Mapping[Scope, str]] = {
     "program": "this program with any arguments, in this directory with these variables",
     "patches": "patches that touch nothing but what is under this path",
 }
+NOTHING: Final = " Nothing was granted."
+"""How each refusal of a scope ends, which a page that only offers scopes leaves out."""
 _PINNED: Final = ("program", "program_file", "program_version")
 _SAME: Final = ("cwd", "env", "stdin", "open_stdin", "tty")
 
@@ -105,4 +107,4 @@ def _is_under(path: str, folder: str) -> bool:
 
 
 def _refused(why: str) -> Refusal:
-    return Refusal("INVALID_ARGUMENT", f"{why} Nothing was granted.", details={"argument": "scope"})
+    return Refusal("INVALID_ARGUMENT", why + NOTHING, details={"argument": "scope"})

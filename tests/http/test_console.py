@@ -156,6 +156,25 @@ async def test_a_page_that_begins_within_a_hunk_or_a_line_shows_what_each_line_i
     assert [kind for kind, text in seen for _ in text] == [kind for kind, text in PAINTED for _ in text]
 
 
+async def test_a_form_of_an_older_session_is_refused_with_what_the_operator_can_do() -> None:
+    async with open_bench(approvals="operator") as bench, signed_in(bench) as http:
+        with pytest.raises(Refusal) as caught:
+            await bench.call("apply_patch", patch=PATCH)
+        own = {"origin": f"http://{http.headers['host']}"}
+        answer = await http.post(f"/holds/{caught.value.approval_id}/deny", data={"csrf": "older"}, headers=own)
+        assert (answer.status_code, "Load the page again" in answer.text) == (403, True)
+        assert "Ask the operator" not in answer.text
+
+
+async def test_a_scope_that_is_not_to_be_had_is_shown_with_its_reason_before_anybody_asked_for_it() -> None:
+    async with open_bench(approvals="operator") as bench, signed_in(bench) as http:
+        with pytest.raises(Refusal) as caught:
+            await bench.call("exec_command", command=["sh", "-c", "true"])
+        page = (await http.get(f"/holds/{caught.value.approval_id}")).text
+        assert "with any arguments it could do anything.)</small>" in page
+        assert "Nothing was granted" not in page
+
+
 async def test_a_database_that_cannot_be_read_is_told_on_every_page_and_none_fails() -> None:
     async with open_bench(approvals="operator") as bench, signed_in(bench) as http:
         assert (await http.get("/holds")).status_code == 200
