@@ -30,7 +30,7 @@ async def _list(operator: Operator, arguments: argparse.Namespace) -> int:
         for hold in holds:
             print(recorded.as_json(hold_facts(hold)))
     elif holds:
-        print(recorded.table(("ID", "STATE", "TOOL", "WORKSPACE", "LEFT", "WHAT"), map(_row, holds)))
+        print(recorded.table(("ID", "STATE", "TOOL", "WORKSPACE", "ROOT", "LEFT", "WHAT"), map(_row, holds)))
     else:
         print("Nothing is held.")
     return 0
@@ -97,7 +97,8 @@ def _print(hold: Hold) -> None:
 
 def _row(hold: Hold) -> tuple[str, ...]:
     left = recorded.ago(hold.expires_at - time.time()) if hold.state in ("pending", "granted") else "-"
-    return hold.id, hold.state, hold.tool, display(hold.workspace_id), left, telling.summary(hold)
+    place = display(hold.workspace_id), display(hold.root or "-")  # several daemons may give one id to two directories
+    return hold.id, hold.state, hold.tool, *place, left, telling.summary(hold)
 
 
 def _can_be_asked() -> bool:

@@ -25,7 +25,7 @@ async def _list(operator: Operator, arguments: argparse.Namespace) -> int:
         for grant in grants:
             print(recorded.as_json(grant_facts(grant)))
     elif grants:
-        print(recorded.table(("ID", "STATE", "WORKSPACE", "SCOPE", "USES", "LEFT", "WHAT"), map(_row, grants)))
+        print(recorded.table(("ID", "STATE", "WORKSPACE", "ROOT", "SCOPE", "USES", "LEFT", "WHAT"), map(_row, grants)))
     else:
         print("Nothing is granted beyond single requests.")
     return 0
@@ -38,11 +38,11 @@ async def _revoke(operator: Operator, arguments: argparse.Namespace) -> int:
 
 
 def _row(grant: Grant) -> tuple[str, ...]:
-    left = "-"
+    left = root = shown = "-"
     if grant.state == "active":
+        root, shown = display(grant.terms["root"]), display(_what(grant.scope, grant.terms))
         left = "daemon" if grant.expires_at is None else recorded.ago(grant.expires_at - time.time())
-    shown = display(_what(grant.scope, grant.terms)) if grant.state == "active" else "-"
-    return grant.id, grant.state, display(grant.workspace_id), grant.scope, str(grant.uses), left, shown
+    return grant.id, grant.state, display(grant.workspace_id), root, grant.scope, str(grant.uses), left, shown
 
 
 def _what(scope: str, terms: Mapping[str, Any]) -> str:

@@ -26,6 +26,8 @@ def summary(hold: Hold) -> str:
 def lines(hold: Hold, now: float) -> Iterator[str]:
     """Yield the lines that show the whole of a hold."""
     yield f"{hold.id}  {hold.tool} in {hold.workspace_id}: {hold.state}{_left(hold, now)}"
+    if hold.root is not None:
+        yield f"root         {display(hold.root)}"
     yield f"fingerprint  {hold.fingerprint}"
     if hold.decided_by is not None:
         yield f"decided by   {hold.decided_by}"

@@ -230,6 +230,15 @@ async def test_a_scoped_grant_is_given_listed_used_and_revoked() -> None:
         await held(bench, PATCH.replace("new", "b"))
 
 
+async def test_each_hold_and_grant_says_which_directory_it_is_for() -> None:
+    async with open_bench(approvals="operator") as bench:
+        hold = await held(bench)
+        for words in (["approvals", "list"], ["approvals", "show", hold]):
+            assert str(bench.root) in (await codespace(bench, *words)).out, words
+        await codespace(bench, "approvals", "grant", hold, "--yes", "--patches", ".")
+        assert str(bench.root) in (await codespace(bench, "grants", "list")).out
+
+
 async def test_hostile_names_and_contents_act_on_no_terminal() -> None:
     async with open_bench(approvals="operator") as bench:
         hold = await held(bench, PATCH.replace("CANARY", "\x1b]0;owned\x07\u202e"))

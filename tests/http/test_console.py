@@ -175,6 +175,17 @@ async def test_a_scope_that_is_not_to_be_had_is_shown_with_its_reason_before_any
         assert "Nothing was granted" not in page
 
 
+async def test_each_hold_and_grant_says_which_directory_it_is_for() -> None:
+    async with open_bench(approvals="operator") as bench, signed_in(bench) as http:
+        with pytest.raises(Refusal) as caught:
+            await bench.call("apply_patch", patch=PATCH)
+        hold = str(caught.value.approval_id)
+        for page in ("/holds", f"/holds/{hold}"):
+            assert str(bench.root) in (await http.get(page)).text, page
+        await bench.daemon.operator.grant(hold, by="the console", scope="patches", path=".")
+        assert str(bench.root) in (await http.get("/grants")).text
+
+
 async def test_a_database_that_cannot_be_read_is_told_on_every_page_and_none_fails() -> None:
     async with open_bench(approvals="operator") as bench, signed_in(bench) as http:
         assert (await http.get("/holds")).status_code == 200
