@@ -7,6 +7,7 @@ import sys
 import time
 from typing import Literal
 
+from codespace import limits
 from codespace.cli import recorded, telling
 from codespace.display import display
 from codespace.gateway.hold import Hold
@@ -25,7 +26,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _list(operator: Operator, arguments: argparse.Namespace) -> int:
-    holds = [*(await operator.holds()), *(await operator.decided() if arguments.all else [])]
+    open_holds = await operator.holds()
+    holds = [*open_holds, *(await operator.decided() if arguments.all else [])]
     if arguments.json:
         for hold in holds:
             print(recorded.as_json(hold_facts(hold)))
@@ -33,6 +35,13 @@ async def _list(operator: Operator, arguments: argparse.Namespace) -> int:
         print(recorded.table(("ID", "STATE", "TOOL", "WORKSPACE", "ROOT", "LEFT", "WHAT"), map(_row, holds)))
     else:
         print("Nothing is held.")
+    if len(open_holds) >= limits.LIST_ROWS:
+        pending = await operator.count_pending()
+        print(
+            f"codespace: the oldest {len(open_holds)} are listed; {pending} wait for a decision. Decide some and list "
+            "again: newer ones follow. `codespace approvals show ID` shows each.",
+            file=sys.stderr,
+        )
     return 0
 
 

@@ -110,7 +110,8 @@ def _holds(desk: Desk) -> None:
     async def holds() -> Response:
         async def act() -> Response:
             decided = await operator.decided(limits.CONSOLE_ROWS)
-            return await desk.page("holds", "holds", holds=await operator.outlines(), decided=decided)
+            listed = await operator.outlines()
+            return await desk.page("holds", "holds", holds=listed, decided=decided, most=limits.LIST_ROWS)
 
         return await desk.show(act)
 

@@ -18,7 +18,9 @@ from typing import Any
 import pytest
 import trio
 
+from codespace import limits
 from codespace.errors import Refusal
+from codespace.gateway.database import connect
 from codespace.testing import Bench, open_bench
 from codespace.testing.installed import script
 from codespace.testing.site import tree
@@ -237,6 +239,21 @@ async def test_each_hold_and_grant_says_which_directory_it_is_for() -> None:
             assert str(bench.root) in (await codespace(bench, *words)).out, words
         await codespace(bench, "approvals", "grant", hold, "--yes", "--patches", ".")
         assert str(bench.root) in (await codespace(bench, "grants", "list")).out
+
+
+async def test_a_list_that_ends_before_what_is_held_says_so_and_how_the_rest_is_seen() -> None:
+    async with open_bench(approvals="operator") as bench:
+        await held(bench)
+        assert (await codespace(bench, "approvals", "list")).err == ""
+        with connect(bench.daemon.settings.database) as db:  # as several workspaces may hold
+            (row,) = db.table("holds").rows
+            more = [{**row, "id": f"appr-{n}", "fingerprint": f"{n}"} for n in range(limits.LIST_ROWS)]
+            db.table("holds").insert_all(more)
+        for words in ([], ["--json"]):
+            said = await codespace(bench, "approvals", "list", *words)
+            assert len(said.out.splitlines()) == limits.LIST_ROWS + (not words)
+            assert f"the oldest {limits.LIST_ROWS} are listed; {limits.LIST_ROWS + 1} wait for a decision" in said.err
+            assert "newer ones follow" in said.err
 
 
 async def test_hostile_names_and_contents_act_on_no_terminal() -> None:
