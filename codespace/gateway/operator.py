@@ -81,6 +81,12 @@ class Operator:
         """Return the newest operations, and each older one without an end; newest first."""
         return await self._ledger.list(kind=kind, limit=limit)
 
+    async def runs_elsewhere(self) -> list[Operation]:
+        """Return the commands without an end in directories that are not registered here, newest first."""
+        roots = {workspace.root for workspace in self._workspaces.values()}
+        found = await self.operations(kind="exec")
+        return [each for each in found if each.finished_at is None and each.root not in roots]
+
     async def operation(self, operation_id: str) -> dict[str, Any]:
         """Return what is recorded of one, in whatever directory it was. Raises: Refusal OPERATION_NOT_FOUND."""
         operation = await self._ledger.get(operation_id)

@@ -82,7 +82,8 @@ async def _told(desk: Desk, operation_id: str) -> dict[str, Any]:
     except Refusal as refusal:
         if refusal.code != "OPERATION_NOT_FOUND":
             raise
-    return await desk.console.operator.operation(operation_id)
+    told = await desk.console.operator.operation(operation_id)
+    return told | {"process_id": None}  # its process has no page here
 
 
 async def _diff(desk: Desk, told: dict[str, Any], asked: Form) -> tuple[_Page | None, str | None]:
@@ -114,7 +115,8 @@ def _processes(desk: Desk) -> None:
     async def processes() -> Response:
         async def act() -> Response:
             found = (await tools.list_processes(SELF, workspace_id=None))["processes"]
-            return await desk.page("processes", "processes", processes=found)
+            elsewhere = await desk.console.operator.runs_elsewhere()
+            return await desk.page("processes", "processes", processes=found, elsewhere=elsewhere)
 
         return await desk.show(act)
 

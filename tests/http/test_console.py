@@ -186,6 +186,18 @@ async def test_each_hold_and_grant_says_which_directory_it_is_for() -> None:
         assert str(bench.root) in (await http.get("/grants")).text
 
 
+async def test_a_command_in_a_directory_that_is_not_registered_here_is_listed_and_leads_to_its_record() -> None:
+    async with open_bench() as bench, signed_in(bench) as http:
+        environ = {"CODESPACE_OPERATIONS_DB": bench.daemon.settings.database}
+        async with open_bench(environ=environ) as other:
+            ran = await other.call("exec_command", command=["sleep", "1000"], wait_seconds=0)
+            page = (await http.get("/processes")).text
+            assert [wanted for wanted in (ran["process_id"], str(other.root)) if wanted not in page] == []
+            record = await http.get(f"/operations/{ran['operation_id']}")
+            assert (record.status_code, "/console/processes/proc-" in record.text) == (200, False)
+        assert ran["process_id"] not in (await http.get("/processes")).text
+
+
 async def test_a_database_that_cannot_be_read_is_told_on_every_page_and_none_fails() -> None:
     async with open_bench(approvals="operator") as bench, signed_in(bench) as http:
         assert (await http.get("/holds")).status_code == 200
