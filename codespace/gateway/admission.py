@@ -72,7 +72,7 @@ class Admission:
         hold = await self._find_or_place(request)
         if hold.state == "pending" and hold.approvals == "operator":
             hold = await self._grant_in_advance(hold, workspace)
-        return await self.resume(hold, caller)
+        return await self.resume(hold, caller, request.arguments)
 
     async def hold(self, tool: str, workspace: Workspace, arguments: Mapping[str, Any], caller: Caller) -> Hold:
         """Hold a request without sending it, in any approval mode.
@@ -89,8 +89,12 @@ class Admission:
         await self._refuse_taken_key(request)
         return await self._find_or_place(request)
 
-    async def resume(self, hold: Hold, caller: Caller) -> dict[str, Any]:
-        """Run a granted hold of a directory of ours, once; wait for the call that runs it, or replay its result."""
+    async def resume(self, hold: Hold, caller: Caller, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Run a granted hold of a directory of ours, once; wait for the call that runs it, or replay its result.
+
+        Args:
+            arguments: As its request was sent again; the work and the wait that it names now are what counts.
+        """
         if hold.state == "pending":
             raise held(hold)
         if hold.state == "denied":
@@ -102,7 +106,7 @@ class Admission:
         await self._refuse_weaker_grant(hold, workspace)
         driver = self._drivers[hold.tool]
         await driver.authorize(workspace, hold.body)  # the profile may have changed since the grant
-        request = Request(hold.tool, workspace, hold.body, hold.fingerprint, caller)
+        request = Request(hold.tool, workspace, arguments or hold.body, hold.fingerprint, caller)
         return await self._holds.run_once(hold, lambda: driver.perform(request, hold))
 
     async def refuse_another_directory(self, hold: Hold, workspace: Workspace) -> None:

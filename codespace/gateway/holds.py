@@ -38,8 +38,11 @@ log = structlog.get_logger("codespace.holds")
 _HELD: Final = "The workspace's approvals hold the request; it is bound to what was shown."
 _RECORDED_FIRST: Final = frozenset({"apply_patch", "operation_undo"})
 # Without a row of theirs they have done nothing: it is written, and flushed, before anything else is.
-_GIVEN_BACK: Final = frozenset({"WORKSPACE_BUSY", "LIMIT_REACHED", "SHUTTING_DOWN", "STORE_UNAVAILABLE"})
+_GIVEN_BACK: Final = frozenset({"WORKSPACE_BUSY", "LIMIT_REACHED", "SHUTTING_DOWN", "STORE_UNAVAILABLE", "WORK_CLOSED"})
 # Refusals that say "nothing was done, try later" where they name no operation: the grant stays good.
+_IN_ANOTHER_WORK: Final = (
+    "The grant stays good: open a work with work_open, and send the same request with its work_id."
+)
 
 
 class Holds:
@@ -228,8 +231,8 @@ class Holds:
     async def run_once(self, hold: Hold, run: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
         """Run a granted hold in the daemon's nursery and return its result; a second call gets the same.
 
-        Raises: the refusal that the run ended in, or that of a hold which was denied meanwhile. WORKSPACE_BUSY gives
-            the grant back.
+        Raises: the refusal that the run ended in, or that of a hold which was denied meanwhile. One of
+            _GIVEN_BACK gives the grant back.
         Cancel: the run goes on; its result is stored.
         """
         if hold.id not in self._running:
@@ -364,6 +367,8 @@ class Holds:
     def _refused(self, motion: Motion, hold: Hold, refusal: Refusal) -> Ending:
         """Return the end of a run that was refused: the grant given back, or the hold consumed."""
         if refusal.code in _GIVEN_BACK and refusal.operation_id is None:
+            if refusal.code == "WORK_CLOSED":
+                refusal.next_step = _IN_ANOTHER_WORK
             return Ending(motion, {"resuming": ("workspace_was_busy",)}, details={"code": refusal.code})
         event = "world_had_changed" if refusal.code == "APPROVAL_CONFLICT" else "request_ended"
         return self._consumed(motion, hold, event, {"refusal": lasting.refusal_body(refusal)})

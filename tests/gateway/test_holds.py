@@ -247,6 +247,26 @@ async def test_a_busy_workspace_gives_the_grant_back() -> None:
         assert resumed["apply_patch"]["status"] == "applied"
 
 
+async def test_a_hold_runs_in_the_work_that_its_request_is_sent_again_with_and_a_closed_one_does_not_use_it_up() -> (
+    None
+):
+    async with open_bench(files=FILES, approvals="confirm", options={"tools": ["files", "work", "approvals"]}) as bench:
+        first, second = [(await bench.call("work_open", title=title))["work_id"] for title in ("first", "second")]
+        approval_id = await held(bench, work_id=first)
+        await bench.call("work_finish", work_id=first)
+        await bench.call("approval_resolve", approval_id=approval_id, decision="grant")
+        with pytest.raises(Refusal) as caught:
+            await bench.call("operation_resume", approval_id=approval_id)
+        assert caught.value.code == "WORK_CLOSED"
+        assert "send the same request with its work_id" in caught.value.next_step
+        assert row(bench, approval_id)["state"] == "granted"
+
+        applied = await bench.call("apply_patch", patch=APPEND, work_id=second)
+        with connect(bench.daemon.settings.database) as db:
+            found = db.execute("SELECT id, work_id, approval_id FROM operations").fetchall()
+        assert found == [(applied["operation_id"], second, approval_id)]
+
+
 async def test_a_profile_that_became_read_only_refuses_the_resume() -> None:
     async with open_bench(files=FILES, approvals="confirm") as bench:
         hold = await held(bench)
