@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from codespace.contract import Caller, Workspace
 from codespace.errors import Refusal
+from codespace.gateway import lasting
 from codespace.gateway.grants import Grants
 from codespace.gateway.hold import Hold
 from codespace.gateway.holds import Holds
@@ -100,7 +101,7 @@ class Admission:
         if hold.state == "denied":
             raise denied(hold)
         if hold.state == "consumed":
-            return self._holds.stored(hold)
+            return await self._replay(hold, caller)
         assert hold.body is not None  # a hold keeps its body until it is denied or consumed
         workspace = self._registry.find(hold.workspace_id)
         await self._refuse_weaker_grant(hold, workspace)
@@ -108,6 +109,15 @@ class Admission:
         await driver.authorize(workspace, hold.body)  # the profile may have changed since the grant
         request = Request(hold.tool, workspace, arguments or hold.body, hold.fingerprint, caller)
         return await self._holds.run_once(hold, lambda: driver.perform(request, hold))
+
+    async def result(self, hold: Hold, caller: Caller) -> Mapping[str, Any] | None:
+        """Return the result of a hold that ran, as its operation stands now; a refusal as it was stored."""
+        if hold.result is None or "refusal" in hold.result:
+            return hold.result
+        try:
+            return {"ok": lasting.result(await self._replay(hold, caller))}
+        except Refusal:  # its root does not answer, or its process is known no more
+            return hold.result
 
     async def refuse_another_directory(self, hold: Hold, workspace: Workspace) -> None:
         """Refuse a hold of another root than the workspace's id names here, and one of which nobody knows it any more.
@@ -127,6 +137,19 @@ class Admission:
             f"The hold {problem} for another directory than workspace {workspace.id} is here; nothing was done.",
             approval_id=hold.id,
         )
+
+    async def _replay(self, hold: Hold, caller: Caller) -> dict[str, Any]:
+        """Return what became of a consumed hold's operation, without waiting for its end; else what was stored.
+
+        Raises: the stored refusal.
+        """
+        stored = self._holds.stored(hold)
+        operation = None if hold.operation_id is None else await self._ledger.get(hold.operation_id)
+        if operation is None:
+            return stored
+        workspace = self._registry.find(hold.workspace_id)
+        request = Request(hold.tool, workspace, {"wait_seconds": 0.0}, hold.fingerprint, caller)
+        return await self._drivers[hold.tool].replay(request, operation)
 
     async def _grant_in_advance(self, hold: Hold, workspace: Workspace) -> Hold:
         """Grant a hold in the name of what the operator granted before, where that covers it."""

@@ -357,7 +357,7 @@ class Gate:
             "fingerprint": hold.fingerprint,
             "shown": shown_view(hold),
             "reason": hold.reason,
-            "result": hold.result,
+            "result": await self._admission.result(hold, caller),
         }
         return {name: value for name, value in view.items() if value is not None}
 

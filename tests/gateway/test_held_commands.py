@@ -122,6 +122,25 @@ async def test_what_cannot_be_bound_is_shown_as_that_and_what_is_hidden_not_at_a
         }
 
 
+async def test_a_resume_that_is_repeated_tells_how_the_command_stands_by_now() -> None:
+    async with open_bench(approvals="operator") as bench:
+        hold = await held(bench, "exec_command", command=["cat"], open_stdin=True, wait_seconds=0)
+        await granted(bench, hold)
+        run = (await bench.call("operation_resume", approval_id=hold))["exec_command"]
+        assert run["state"] == "running"
+        await bench.call("write_stdin", process_id=run["process_id"], data="told\n", eof=True)
+        await bench.call("read_process", process_id=run["process_id"], cursor=5, wait_seconds=20)
+        for _ in range(2):
+            again = (await bench.call("operation_resume", approval_id=hold))["exec_command"]
+            told = (await bench.call("approval_status", approval_id=hold))["result"]["ok"]
+            for each in (again, told):
+                assert (each["state"], each["exit_code"], each["replayed"]) == ("exited", 0, True)
+                assert each["process_id"] == run["process_id"]
+            assert again["chunk"] == "told\n"
+            assert "chunk" not in told
+            await bench.restart()  # then ledger and spool alone know it
+
+
 async def test_an_exact_grant_runs_the_same_command_again_and_no_other() -> None:
     async with open_bench(approvals="operator", files={"a.txt": "1\n2\n"}) as bench:
         hold = await held(bench, "exec_command", command=["wc", "-l", "a.txt"])
