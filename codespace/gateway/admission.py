@@ -18,7 +18,7 @@ from codespace.gateway.holds import Holds
 from codespace.gateway.ledger import Ledger, Operation
 from codespace.gateway.registry import Registry
 from codespace.gateway.request import Fingerprints, Request, require_same
-from codespace.gateway.view import denied, held
+from codespace.gateway.view import denied, held, visible_body
 
 
 class Driver(Protocol):
@@ -97,7 +97,7 @@ class Admission:
             arguments: As its request was sent again; the work and the wait that it names now are what counts.
         """
         if hold.state == "pending":
-            raise held(hold)
+            raise held(hold, self._registry.find(hold.workspace_id))
         if hold.state == "denied":
             raise denied(hold)
         if hold.state == "consumed":
@@ -112,8 +112,10 @@ class Admission:
 
     async def result(self, hold: Hold, caller: Caller) -> Mapping[str, Any] | None:
         """Return the result of a hold that ran, as its operation stands now; a refusal as it was stored."""
-        if hold.result is None or "refusal" in hold.result:
-            return hold.result
+        if hold.result is None:
+            return None
+        if "refusal" in hold.result:
+            return {"refusal": visible_body(hold.result["refusal"], self._registry.find(hold.workspace_id))}
         try:
             return {"ok": lasting.result(await self._replay(hold, caller))}
         except Refusal:  # its root does not answer, or its process is known no more
@@ -143,11 +145,14 @@ class Admission:
 
         Raises: the stored refusal.
         """
-        stored = self._holds.stored(hold)
+        workspace = self._registry.find(hold.workspace_id)
+        try:
+            stored = self._holds.stored(hold)
+        except Refusal as refusal:
+            raise Refusal.from_body(visible_body(refusal.body(), workspace)) from None
         operation = None if hold.operation_id is None else await self._ledger.get(hold.operation_id)
         if operation is None:
             return stored
-        workspace = self._registry.find(hold.workspace_id)
         request = Request(hold.tool, workspace, {"wait_seconds": 0.0}, hold.fingerprint, caller)
         return await self._drivers[hold.tool].replay(request, operation)
 

@@ -26,7 +26,7 @@ from codespace.gateway.patching import Patching
 from codespace.gateway.processes import Processes
 from codespace.gateway.registry import Registry
 from codespace.gateway.undo import require_undoable
-from codespace.gateway.view import hold_view, known, operation_view, shown_view
+from codespace.gateway.view import hold_view, known, operation_view, shown_view, visible, visible_body
 from codespace.gateway.works import Works
 
 _SEND_IT_AGAIN: Final = (
@@ -202,7 +202,10 @@ class Gate:
     ) -> dict[str, Any]:
         self._require_open()
         operation, workspace = await self._operation(operation_id, operation_key)
-        status = operation_view(operation, await self._ledger.events(operation.id)) | {"workspace_id": workspace.id}
+        view = operation_view(operation, await self._ledger.events(operation.id)) | {"workspace_id": workspace.id}
+        status = visible(view, workspace)
+        if "code" in view.get("outcome", ()):
+            status["outcome"] = visible_body(view["outcome"], workspace)
         if operation.kind == "patch" and operation.state == "applied":
             current = await self._patching.still_current(workspace, operation)
             status |= {} if current is None else {"still_current": current}
@@ -355,7 +358,7 @@ class Gate:
             "tool": hold.tool,
             "workspace_id": hold.workspace_id,
             "fingerprint": hold.fingerprint,
-            "shown": shown_view(hold),
+            "shown": visible(shown_view(hold), self._registry.find(hold.workspace_id)),
             "reason": hold.reason,
             "result": await self._admission.result(hold, caller),
         }

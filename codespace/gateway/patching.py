@@ -30,7 +30,7 @@ from codespace.gateway.plans import Plans
 from codespace.gateway.recovery import Recovery
 from codespace.gateway.request import Request, require_same
 from codespace.gateway.ticket import Ticket
-from codespace.gateway.view import known, plan_view
+from codespace.gateway.view import hides_any, known, plan_view, visible, visible_body
 from statemachines.patch import Patch
 
 log = structlog.get_logger("codespace.patching")
@@ -134,16 +134,17 @@ class Patching:
             return await job.ticket.wait() | {"replayed": True}
         if operation.state == "applied":
             current = await self.still_current(request.workspace, operation)
-            return {
+            recorded = {
                 "status": "applied",
                 "operation_id": operation.id,
                 "replayed": True,
                 "files": list(operation.files),
                 "changes": [dict(change) for change in operation.changes],
-            } | ({} if current is None else {"still_current": current})
+            }
+            return visible(recorded, request.workspace) | ({} if current is None else {"still_current": current})
         if operation.outcome is None:
-            raise outcomes.unsettled(operation)
-        raise lasting.repeated(operation.outcome)
+            raise Refusal.from_body(visible_body(outcomes.unsettled(operation).body(), request.workspace))
+        raise lasting.repeated(visible_body(operation.outcome, request.workspace))
 
     async def wait_idle(self) -> None:
         """Return once every patch under way has its outcome. Cancel: the patches go on."""
@@ -157,8 +158,8 @@ class Patching:
 
     async def still_current(self, workspace: Workspace, operation: Operation) -> bool | None:
         """Return whether every file is, freshly hashed, as the operation left it; None where that cannot be seen."""
-        if workspace.root != operation.root:
-            return None  # the operator gave the id to another directory
+        if workspace.root != operation.root or hides_any(workspace, operation.changes):
+            return None  # the operator gave the id to another directory, or hides a file by now
         expected = outcomes.left_behind(operation.changes)
         try:
             return dict(await self._runner.versions(workspace, list(expected))) == expected

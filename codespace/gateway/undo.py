@@ -12,6 +12,7 @@ from codespace.contract import PatchPlan, Runner, Workspace
 from codespace.errors import Refusal
 from codespace.gateway.instances import Instances
 from codespace.gateway.ledger import Ledger, Operation
+from codespace.gateway.view import hides_any
 
 
 def plan_patch(runner: Runner) -> Callable[[Workspace, str, Mapping[str, Any]], Awaitable[PatchPlan]]:
@@ -35,7 +36,7 @@ class Undo:
         """Plan to take back `arguments["operation_id"]`.
 
         Raises: Refusal OPERATION_NOT_FOUND, INVALID_ARGUMENT where it was not applied, SNAPSHOT_EXPIRED,
-            VERSION_CONFLICT.
+            VERSION_CONFLICT, FILE_NOT_FOUND where a file is hidden by now.
         """
         undone = require_undoable(await self._ledger.get(arguments["operation_id"]))
         if undone.root != workspace.root:
@@ -43,6 +44,13 @@ class Undo:
                 "SNAPSHOT_EXPIRED",
                 f"The operation was applied to another directory than workspace {workspace.id} is now; "
                 "nothing was written.",
+            )
+        if hides_any(workspace, undone.changes):
+            raise Refusal(
+                "FILE_NOT_FOUND",
+                "A file that the operation changed does not exist for the tools any more: it is hidden by now. Nothing "
+                "was written.",
+                next_step="Take back what is left of it with a patch of your own.",
             )
         state_dir = await self._instances.state_dir(undone.instance_id)
         return await self._runner.plan_undo(workspace, operation_id, undone.id, state_dir)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, Final
 
 from codespace import limits
-from codespace.contract import Chunk, Kept, PatchPlan, ProcessState, Stream
-from codespace.errors import Refusal
+from codespace.beneath import Hidden
+from codespace.contract import Chunk, Kept, PatchPlan, ProcessState, Stream, Workspace
+from codespace.errors import CODES, Refusal
 from codespace.gateway.event import Event
 from codespace.gateway.hold import Hold
 from codespace.gateway.operation import Operation
+
+_PATHS: Final = frozenset({"path", "from_path", "files", "kept", "rescued"})
 
 
 def known(record: Any) -> dict[str, Any]:
@@ -37,6 +40,51 @@ def operation_view(operation: Operation, events: Iterable[Event]) -> dict[str, A
         "events": [known(event) for event in events],
     }
     return {name: value for name, value in view.items() if value is not None}
+
+
+def hides_any(workspace: Workspace, told: Any) -> bool:
+    """Return whether a plain JSON value names a file that is hidden from agents by now: a record may be older than the
+    setting, or of a daemon with another one."""
+    return any(map(Hidden(workspace.hidden_paths).may_cover, _paths(told)))
+
+
+def _paths(told: Any, *, is_path: bool = False) -> Iterator[str]:
+    """Yield what a plain JSON value holds under the names that paths have in records."""
+    if isinstance(told, Mapping):
+        for name, value in told.items():
+            yield from _paths(value, is_path=name in _PATHS)
+    elif isinstance(told, list | tuple):
+        for each in told:
+            yield from _paths(each, is_path=is_path)
+    elif is_path and isinstance(told, str):
+        yield told
+
+
+def visible(told: Mapping[str, Any], workspace: Workspace) -> dict[str, Any]:
+    """Return what is told of files without those that are hidden by now; `files_left_out` counts them.
+
+    A diff goes as a whole, and so does a move from or to such a file.
+    """
+    files, changes = told.get("files", ()), told.get("changes", ())
+    left_out = set(filter(Hidden(workspace.hidden_paths).may_cover, (*files, *_paths(changes))))
+    if not left_out:
+        return dict(told)
+    return {name: value for name, value in told.items() if name != "diff"} | {
+        "files": [path for path in files if path not in left_out],
+        "changes": [change for change in changes if left_out.isdisjoint(_paths(change))],
+        "files_left_out": len(left_out),
+    }
+
+
+def visible_body(body: Mapping[str, Any], workspace: Workspace) -> dict[str, Any]:
+    """Return a stored error body; one that tells of a file that is hidden by now says its code's meaning alone."""
+    refusal = Refusal.from_body(body)
+    if not hides_any(workspace, refusal.details):
+        return dict(body)
+    refusal.message = f"{CODES[refusal.code].meaning} It is about a file that is hidden by now."
+    refusal.next_step = CODES[refusal.code].next_step
+    refusal.details = {name: value for name, value in (refusal.details or {}).items() if name in ("status", "replayed")}
+    return refusal.body()
 
 
 def hold_view(hold: Hold) -> dict[str, Any]:
@@ -76,8 +124,8 @@ def input_view(shown: Mapping[str, Any]) -> str:
         return data  # no base64: the write will be refused
 
 
-def held(hold: Hold) -> Refusal:
-    """Return the refusal that a held request gets."""
+def held(hold: Hold, workspace: Workspace) -> Refusal:
+    """Return the refusal that a held request of a workspace gets."""
     decided = "Wait with approval_status until the operator has decided, then call operation_resume with approval_id."
     if hold.approvals != "operator":  # nobody else may ever look at it
         decided = (
@@ -88,7 +136,11 @@ def held(hold: Hold) -> Refusal:
         "APPROVAL_REQUIRED",
         "The request is held until it is granted; nothing was done.",
         next_step=decided,
-        details={"expires_at": hold.expires_at, "shown": shown_view(hold), "approvals": hold.approvals},
+        details={
+            "expires_at": hold.expires_at,
+            "shown": visible(shown_view(hold), workspace),
+            "approvals": hold.approvals,
+        },
         approval_id=hold.id,
     )
 

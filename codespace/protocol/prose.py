@@ -208,7 +208,7 @@ def _patch(result: Result) -> str:
         said = f"{result['status']} · replayed: this is the recorded result, nothing was done again"
     lines = [_line(said, _id(result, "operation_id"))]
     lines += map(_change, result["changes"])
-    if not result["changes"]:
+    if not result["changes"] and not result.get("files_left_out"):
         lines.append("no net change: every file is as it was before the patch")
     lines += _since(result)
     if result.get("rescued"):
@@ -220,9 +220,9 @@ def _patch(result: Result) -> str:
 
 
 def _since(result: Result) -> list[str]:
-    """Say whether the files are still what an operation made of them."""
+    """Say whether the files are still what an operation made of them, or how many of them are not told."""
     if "still_current" not in result:
-        return []
+        return [f"left out, hidden by now: {_count(left, 'file')}"] if (left := result.get("files_left_out")) else []
     current = result["still_current"]
     if current is False:
         return ["not as the operation left it any more: read the files before you go on"]

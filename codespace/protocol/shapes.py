@@ -129,6 +129,7 @@ PATCH: Final = answer(
     diff=TEXT,
     diff_truncated=FLAG,
     still_current={"type": ["boolean", "object"]},
+    files_left_out=COUNT,
     rescued=TEXTS,
 )
 OPERATION: Final = answer(
@@ -142,6 +143,7 @@ OPERATION: Final = answer(
     files=TEXTS,
     changes=each(_CHANGE),
     still_current={"type": ["boolean", "object"]},
+    files_left_out=COUNT,
     events=each(ANYTHING),
     process_id=TEXT,
     outcome=ANYTHING,

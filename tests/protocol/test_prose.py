@@ -141,6 +141,20 @@ async def test_a_patch_without_a_net_change_says_so() -> None:
         assert "no net change" not in await said(bench, "apply_patch", patch=ADD.replace("a.txt", "b.txt"))
 
 
+async def test_files_that_are_hidden_by_now_are_counted_and_not_taken_for_no_change() -> None:
+    async with open_bench() as bench:
+        await bench.call("apply_patch", patch=ADD, operation_key="k")
+        bench.site.add_workspace("main", hidden_paths=["a.txt"])
+        await bench.restart()
+        for again in (
+            await said(bench, "apply_patch", patch=ADD, operation_key="k"),
+            await said(bench, "operation_status", operation_key="k"),
+        ):
+            assert "left out, hidden by now: 1 file" in again
+            assert "no net change" not in again
+            assert "a.txt" not in again
+
+
 async def test_output_that_goes_on_is_told_apart_from_a_command_that_does() -> None:
     async with open_bench() as bench:
         ended = await said(bench, "exec_command", command=["sh", "-c", "head -c 70000 /dev/zero | tr '\\0' x"])
@@ -176,7 +190,7 @@ async def test_a_pending_hold_names_both_ways_to_a_decision_and_a_consumed_one_i
         assert "operation_resume repeats its result" in await said(bench, "approval_status", approval_id=hold)
 
 
-async def test_a_result_that_is_repeated_without_its_output_does_not_say_that_there_was_none() -> None:
+async def test_a_repeated_resume_says_how_the_command_stands_by_now() -> None:
     async with open_bench(options={"tools": ["approvals"]}) as bench:
         for held, ending in (({"command": ["echo", "hello"]}, "exit code 0"), (FEEDABLE, "running")):
             told = await said(bench, "approval_create", tool="exec_command", arguments=held)
@@ -184,11 +198,19 @@ async def test_a_result_that_is_repeated_without_its_output_does_not_say_that_th
             await said(bench, "approval_resolve", approval_id=hold, decision="grant")
             first = await said(bench, "operation_resume", approval_id=hold)
             again = await said(bench, "operation_resume", approval_id=hold)
-            assert ("hello" in first, "(no output)" in first) == (ending != "running", ending == "running")
-            assert "(no output" not in again
-            assert ending in again
-            assert ("running when this was recorded" in again) == (ending == "running")
-            assert "read_process tells how it is now" in again
+            for each in (first, again):
+                assert ("hello" in each, "(no output)" in each) == (ending != "running", ending == "running")
+                assert ending in each
+            assert "replayed: nothing was started again" in again
+
+
+def test_a_result_that_is_repeated_without_its_output_does_not_say_that_there_was_none() -> None:
+    for state, ending in ({"state": "exited", "exit_code": 0}, "exit code 0"), ({"state": "running"}, "running when"):
+        stored = {"process_id": "proc-x", "operation_id": "op-x", "dispatch_status": "confirmed", **state}
+        again = prose.write("operation_resume", {"approval_id": "appr-x", "state": "consumed", "exec_command": stored})
+        assert "(no output" not in again
+        assert ending in again
+        assert "read_process tells how it is now" in again
 
 
 def test_the_last_bytes_of_a_range_are_found_whatever_their_padding() -> None:

@@ -198,6 +198,50 @@ async def test_hidden_paths_exist_for_no_tool_and_no_error() -> None:
         assert tree(bench.root) == {path: text.encode() for path, text in files.items()}
 
 
+async def test_what_is_hidden_later_is_told_by_no_record_either_and_the_operator_still_sees_it() -> None:
+    patch = (
+        "*** Begin Patch\n*** Update File: secret/s.txt\n@@\n-1\n+2\n*** Update File: open.txt\n@@\n-1\n+2\n"
+        "*** Update File: a.txt\n*** Move to: secret/a.txt\n@@\n-1\n+2\n*** End Patch\n"
+    )
+    missed = "*** Begin Patch\n*** Update File: secret/none.txt\n@@\n-1\n+2\n*** End Patch\n"
+    waiting = "*** Begin Patch\n*** Update File: secret/s.txt\n@@\n-2\n+3\n*** End Patch\n"
+    files = {"secret/s.txt": "1\n", "open.txt": "1\n", "a.txt": "1\n"}
+    async with open_bench(files=files) as bench:
+        applied = await bench.call("apply_patch", patch=patch, operation_key="done")
+        rejected = await refusal(bench, "apply_patch", patch=missed, operation_key="missed")
+        bench.site.add_workspace("main", approvals="confirm")
+        await bench.restart()
+        pending = (await refusal(bench, "apply_patch", patch=waiting)).approval_id
+        undo = (await refusal(bench, "operation_undo", operation_id=applied["operation_id"])).approval_id
+        await bench.call("approval_resolve", approval_id=undo, decision="grant")
+        bench.site.add_workspace("main", approvals="confirm", hidden_paths=["/secret"])
+        await bench.restart()
+
+        told: list[dict[str, Any]] = [
+            await bench.call("operation_status", operation_id=applied["operation_id"]),
+            await bench.call("apply_patch", patch=patch, operation_key="done"),
+        ]
+        for each in told:
+            assert sorted(each["files"]) == ["a.txt", "open.txt"]
+            assert ([change["path"] for change in each["changes"]], each["files_left_out"]) == (["open.txt"], 2)
+            assert "still_current" not in each
+        told.append(await bench.call("operation_status", operation_id=rejected.operation_id))
+        told.append((await refusal(bench, "apply_patch", patch=missed, operation_key="missed")).body())
+        told.append((await refusal(bench, "apply_patch", patch=waiting)).body())
+        told.append(await bench.call("approval_status", approval_id=pending, wait_seconds=0))
+        told.append((await refusal(bench, "operation_resume", approval_id=undo)).body())
+        told.append(await bench.call("approval_status", approval_id=undo, wait_seconds=0))
+        bench.site.add_workspace("main", hidden_paths=["/secret"])
+        await bench.restart()
+        unknown = await refusal(bench, "operation_undo", operation_id=applied["operation_id"])
+        assert unknown.code == "FILE_NOT_FOUND"
+        for each in (*told, unknown.body()):
+            assert "secret" not in json.dumps(each)
+        assert (bench.root / "secret/s.txt").read_text() == "2\n"
+        seen = await bench.daemon.operator.operation(applied["operation_id"])
+        assert "secret/s.txt" in seen["files"]
+
+
 async def test_a_patch_that_fails_at_its_last_operation_writes_nothing() -> None:
     async with open_bench(files={"a.txt": "a\n", "b.txt": "b\n"}) as bench:
         before = tree(bench.root)
