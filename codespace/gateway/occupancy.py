@@ -2,8 +2,9 @@
 
 In memory for this daemon; across daemons by flock on the root directory itself, and shared on every
 directory above it, so that a daemon whose root encloses this one is kept out too. The kernel drops
-the locks with their owner, so a killed daemon never leaves a root locked. It knows nothing of what
-an occupant does.
+the locks with their owner, so a killed daemon never leaves a root locked. They lie where daemons of any
+account and state directory meet, and so a command that may read such a directory can take them too: it
+keeps others out for as long as it runs. It knows nothing of what an occupant does.
 """
 
 from __future__ import annotations
@@ -285,8 +286,9 @@ def _busy(workspace: Workspace, blocker: Occupant | None) -> Refusal:
         return Refusal(
             "WORKSPACE_BUSY",
             f"Another program holds the lock of workspace {workspace.id}; nothing was done.",
-            next_step="Another CodeSpace daemon uses this directory. Send the same call again later.",
-            details={"holder": "another daemon"},
+            next_step="Another CodeSpace daemon uses this directory, or a command has locked it, or one above it, "
+            "itself. Send the same call again later.",
+            details={"holder": "another program"},
         )
     if blocker.kind == "patch":
         return Refusal(

@@ -52,7 +52,8 @@ def check(environ: Mapping[str, str], *, config_path: str | None = None) -> Sett
 
 
 def notices(settings: Settings) -> Iterator[str]:
-    """Yield what an operator should hear at every start: what was asked for and is not in force."""
+    """Yield what an operator should hear at every start: what was asked for and is not in force, or may get in the way
+    of another workspace."""
     if not settings.workspaces:
         where = settings.config_path or "no configuration file was found"
         yield f"No workspace is registered ({where}). Write one with `codespace init DIR`."
@@ -64,6 +65,11 @@ def notices(settings: Settings) -> Iterator[str]:
             yield f"{where}: network is `enabled` and allowed_domains names no host: nothing can be reached."
         if workspace.allow_degraded and workspace.sandbox == "required":
             yield f"{where}: allow_degraded has no effect: sandbox `required` accepts nothing less."
+        for path in workspace.readable_paths:
+            for other in settings.workspaces.values():
+                if other is not workspace and roots.within(other.root, path):
+                    may_lock = f"its commands may read {whole(path)}, and one that locks it (flock)"
+                    yield f"{where}: {may_lock} keeps workspace {other.id} busy for as long as it runs."
 
 
 def default_state_dir(environ: Mapping[str, str], home: str) -> str:

@@ -34,6 +34,18 @@ async def test_an_answer_that_tells_of_an_end_leaves_the_root_free_for_the_next_
             assert (await start(bench, "sh", "-c", f"exit {number}"))["exit_code"] == number
 
 
+async def test_a_command_that_locked_the_directory_itself_is_not_told_as_another_daemon() -> None:
+    async with open_bench(occupancy="shared") as bench:
+        run = await start(bench, "flock", ".", "sh", "-c", "echo locked; exec sleep 60", wait_seconds=0)
+        await bench.call("read_process", process_id=run["process_id"], wait_seconds=20)
+        with pytest.raises(Refusal) as caught:
+            await bench.call("apply_patch", patch="*** Begin Patch\n*** Add File: a\n+x\n*** End Patch\n")
+        assert caught.value.code == "WORKSPACE_BUSY"
+        assert "or a command has locked it" in caught.value.next_step
+        await bench.call("terminate_process", process_id=run["process_id"])
+        await bench.call("apply_patch", patch="*** Begin Patch\n*** Add File: a\n+x\n*** End Patch\n")
+
+
 async def test_an_answer_that_did_not_wait_tells_of_an_end_only_once_it_is_recorded() -> None:
     faults, go_on = Faults(), trio.Event()
     async with open_bench(runner=faults.open_runner, sandbox=False) as bench:

@@ -186,6 +186,17 @@ def test_what_is_asked_for_and_not_in_force_is_said(home: Home, keys: dict[str, 
     assert [notice for notice in notices(home.load(home.workspace(**keys))) if told in notice]
 
 
+def test_a_workspace_whose_commands_may_lock_a_directory_above_another_root_is_told(home: Home) -> None:
+    (home.project / "lib").mkdir()
+    root = str(home.folder / "other")
+    (home.folder / "other").mkdir()
+    reader = {"root": root, "readable_paths": [str(home.project)]}
+    for place, told in ((home.project, True), (home.project / "lib", True), (home.folder / "third", False)):
+        place.mkdir(exist_ok=True)
+        settings = home.load({"workspaces": {"app": {"root": str(place)}, "reader": reader}})
+        assert any("keeps workspace app busy" in notice for notice in notices(settings)) == told
+
+
 def test_one_workspace_that_the_operator_decides_for_demands_a_sandbox_everywhere(home: Home) -> None:
     document = home.workspace(approvals="operator")
     (home.folder / "other").mkdir()
