@@ -16,35 +16,39 @@ from codespace.contract import NetworkPolicy
 from codespace.display import display
 from codespace.sandbox.git import RULING
 
+# The names of error codes in their own case, and each word with its borders: many a `ModuleNotFoundError` is none.
+_DIRECTLY: Final = (
+    rb"\bcould not resolve host(?:name)?\b|\bfailure in name resolution\b|\bname or service not known\b"
+    rb"|\bnetwork is unreachable\b|(?-i:\b(?:EAI_AGAIN|ENETUNREACH)\b)"
+)
+_NO_DOOR: Final = re.compile(_DIRECTLY, re.IGNORECASE)
 _NO_NETWORK: Final = re.compile(
-    rb"could not resolve (?:host|proxy)|name resolution|name or service not known|network is unreachable|ENOTFOUND"
-    rb"|EAI_AGAIN|ENETUNREACH|no address associated|nodename nor servname|failed to lookup address"
-    rb"|name does not resolve|dns error",
+    _DIRECTLY + rb"|\bcould not resolve proxy\b|\bno address associated with (?:host)?name\b|\bnodename nor servname\b"
+    rb'|\bfailed to lookup address information\b|\bdns error"?[:,]|(?-i:\bENOTFOUND\b|\bName does not resolve\b)',
     re.IGNORECASE,
 )
-_NO_DOOR: Final = re.compile(
-    rb"could not resolve host|name resolution|name or service not known|ENETUNREACH"
-    rb"|network is unreachable|EAI_AGAIN",
-    re.IGNORECASE,
+_HERE: Final = rb"(?:(?<![\d.])127\.0\.0\.1|\blocalhost|(?<![\w:])::1)\b(?!\D{0,8}3128\b)"  # 3128 is the proxy's
+_REFUSED: Final = (
+    rb"(?:\bconnection refused\b|(?-i:\bECONNREFUSED\b)|\b(?:could ?n[o']t|failed to|unable to) connect\b)"
 )
-_HERE: Final = rb"(?:127\.0\.0\.1|localhost|::1)\b(?!\D{0,8}3128\b)"  # 3128 is the proxy's
-_REFUSED: Final = rb"(?:connection refused|ECONNREFUSED|could ?n[o']t connect|failed to connect|unable to connect)"
 _NO_SERVER: Final = re.compile(
     rb"%b[^\n]{0,120}%b|%b[^\n]{0,120}%b" % (_HERE, _REFUSED, _REFUSED, _HERE), re.IGNORECASE
 )
 # Within a bounded stretch of a line: one that repeats half of it must not take long.
-_GIT: Final = re.compile(rb"\.git\b", re.IGNORECASE)
+_GIT: Final = re.compile(rb"\.git(?![\w-])", re.IGNORECASE)
 _RULING: Final = re.compile(
     rb"\.git/(?:worktrees/[^/\n]+/)?(?:%b)(?![\w-])" % b"|".join(re.escape(name.encode()) for name in RULING),
     re.IGNORECASE,
 )
-_UNWRITABLE: Final = re.compile(rb"read-only file system|\bEROFS\b|device or resource busy|\bEBUSY\b", re.IGNORECASE)
+_UNWRITABLE: Final = re.compile(
+    rb"read-only file system|device or resource busy|(?-i:\b(?:EROFS|EBUSY)\b)", re.IGNORECASE
+)
 _MISSING: Final = re.compile(
     rb": (?:line )?\d{1,6}: [^\n]+: (?:command )?not found$|: command not found(?:: \S+)?$"
     rb"|^(?:(?:/usr/bin/)?env|setsid): [^\n]+: No such file or directory$"
 )
 _NO_SCRIPT: Final = re.compile(
-    rb": \d{1,6}: (?:exec: )?[^\n:/]*/[^\n:]*: not found$|required file not found$"
+    rb": \d{1,6}: (?:exec: )?[^\n:/]*/[^\n:]*: not found$|cannot execute: required file not found$"
     rb"|bad interpreter: No such file or directory$"
     rb"|^(?:(?:/usr/bin/)?env|setsid): [^\n:/]*/[^\n:]*: No such file or directory$"
 )
@@ -53,7 +57,7 @@ _CARRIAGE_RETURN: Final = re.compile(
     rb"|^(?:/usr/bin/)?env: [^\n:]*\\r\W{1,3}: No such file or directory$"
 )
 _MISSING_BYTES: Final = 400  # the longest line that is looked at for it: the time is its square
-_READ_ONLY: Final = re.compile(rb"read-only file system|\bEROFS\b", re.IGNORECASE)
+_READ_ONLY: Final = re.compile(rb"read-only file system|(?-i:\bEROFS\b)", re.IGNORECASE)
 
 RESTRICTED: Final = (
     "It seems to have tried the network, and there is none: this workspace's network is `restricted`. What it needs "
@@ -63,6 +67,18 @@ RESTRICTED: Final = (
 BESIDE_THE_PROXY: Final = (
     "It seems to have tried the network directly. The only way out is the proxy that http_proxy and https_proxy name; "
     "there is no DNS inside, and no other protocol."
+)
+_PERHAPS: Final = (
+    "What only looks up its own name, as many a server does, goes on without; what waits for an answer gets none."
+)
+PERHAPS_RESTRICTED: Final = (
+    "Something in it has asked the network, and there is none: this workspace's network is `restricted`. "
+    f"{_PERHAPS} What it needs from outside must be there before, or the operator sets `network` to `enabled` and lists "
+    "hosts in `allowed_domains`."
+)
+PERHAPS_BESIDE: Final = (
+    "Something in it has asked the network directly. The only way out is the proxy that http_proxy and https_proxy "
+    f"name; there is no DNS inside, and no other protocol. {_PERHAPS}"
 )
 LOOPBACK: Final = (
     "It seems to have looked for a server on 127.0.0.1. Loopback is each command's own here: a server of another "
@@ -115,14 +131,14 @@ def look(
         tail: The last limits.HINT_BYTES of it, as a rule.
         network, git: The workspace's settings.
         read_only: What of the workspace is, relative to the root.
-        tried_network: Whether the kernel has counted what had no way out.
+        tried_network: Whether the kernel has counted what had no way out; of a command that does not say it itself.
     """
     tail = tail[-limits.HINT_BYTES :]
     hints = []
-    if network == "restricted" and (tried_network or _NO_NETWORK.search(tail)):
-        hints.append(RESTRICTED)
-    elif network == "enabled" and (tried_network or _NO_DOOR.search(tail)):
-        hints.append(BESIDE_THE_PROXY)
+    if (_NO_NETWORK if network == "restricted" else _NO_DOOR).search(tail):
+        hints.append(RESTRICTED if network == "restricted" else BESIDE_THE_PROXY)
+    elif tried_network:
+        hints.append(PERHAPS_RESTRICTED if network == "restricted" else PERHAPS_BESIDE)
     if _NO_SERVER.search(tail):
         hints.append(LOOPBACK)
     lines = tuple(dict.fromkeys(tail.splitlines()))  # each once: a command may say the same a thousand times

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from codespace import limits
+from codespace.contract import NetworkPolicy
 from codespace.runner import hints
 
 
@@ -84,6 +85,74 @@ def test_where_commands_commit_a_note_says_whether_it_is_a_repository_or_what_ru
 def test_a_note_of_protected_places_names_those_that_the_output_names_or_all(said: bytes, shown: str | None) -> None:
     told = hints.look(said, network="enabled", git="read_only", read_only=(".git", ".envrc", "sub/mise.toml"))
     assert told == [hints.READ_ONLY if shown is None else f"{hints.PROTECTED}{shown}".replace(": mise", ": sub/mise")]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"E   ModuleNotFoundError: No module named 'nope'",
+        b"E   FileNotFoundError: [Errno 2] No such file or directory: 'missing.txt'",
+        b"E   importlib.metadata.PackageNotFoundError: No package metadata was found for zz",
+        b"FAILED tests/test_x.py::test_localhost - ConnectionRefusedError: [Errno 111] Connection refused",
+        b"FAILED tests/test_x.py::1 - AssertionError: failed to connect",
+        b"jinja2.exceptions.TemplateNotFound: a.html",
+        b"Error [ERR_MODULE_NOT_FOUND]: Cannot find package 'nope' imported from /w/[eval1]",
+        b"Error: Cannot find module './nope'\nRequire stack:\n- /w/[eval]\n  code: 'MODULE_NOT_FOUND',",
+        b"    throw new ResourceNotFoundException('x')\n          ^\nResourceNotFoundException: x",
+        b"error[E0583]: file not found for module `nope`\n --> src/main.rs:1:22",
+        b"error[E0432]: unresolved import `std::dns`\n  |          ^^^ could not find `dns` in `std`",
+        b"assertion `left == right` failed: name resolution of modules\n  left: 1\n right: 2",
+        b"    dns_error\ntest result: FAILED. 0 passed; 1 failed; unable to connect to fe80::1",
+        b"go: go.mod file not found in current directory or any parent directory; see 'go help modules'",
+        b"main.go:4:2: package nope/nope is not in std (/usr/lib/go/src/nope/nope)",
+        b"./main.go:7:2: undefined: userNotFound",
+        b"ERROR: Could not find a version that satisfies the requirement nope (from versions: none)",
+        b"ERROR: No matching distribution found for nope",
+        b"config.toml: required file not found",
+        b"mount: /mnt: unknown filesystem type 'erofs'.",
+        b"touch: cannot touch '.git-blame': Device or resource busy",
+    ],
+)
+def test_what_tools_say_of_other_failures_is_taken_for_none_of_the_sandboxs(said: bytes) -> None:
+    """Each was said by pytest, node, cargo, go, pip or the like."""
+    assert hints.look(said, network="restricted", git="read_only") == []
+    assert hints.look(said, network="enabled", git="read_only") == []
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (b"npm error code ENOTFOUND", (hints.RESTRICTED, None)),
+        (b"Error: getaddrinfo EAI_AGAIN registry.npmjs.org", (hints.RESTRICTED, hints.BESIDE_THE_PROXY)),
+        (b"socket.gaierror: [Errno -2] Name or service not known", (hints.RESTRICTED, hints.BESIDE_THE_PROXY)),
+        (b"[Errno -3] Temporary failure in name resolution')': /simple/x/", (hints.RESTRICTED, hints.BESIDE_THE_PROXY)),
+        (b"curl: (6) Could not resolve host: example.org", (hints.RESTRICTED, hints.BESIDE_THE_PROXY)),
+        (b"ssh: Could not resolve hostname example.org: x", (hints.RESTRICTED, hints.BESIDE_THE_PROXY)),
+        (b"curl: (5) Could not resolve proxy: p.example.org", (hints.RESTRICTED, None)),
+        (b"socket.gaierror: [Errno -5] No address associated with hostname", (hints.RESTRICTED, None)),
+        (b"[Errno -2] Name does not resolve", (hints.RESTRICTED, None)),
+        (b"dns error: failed to lookup address information: x", (hints.RESTRICTED, None)),
+        (b'ConnectError("dns error", Custom { kind: Uncategorized })', (hints.RESTRICTED, None)),
+        (b"dial udp 9.9.9.9:53: connect: network is unreachable", (hints.RESTRICTED, hints.BESIDE_THE_PROXY)),
+    ],
+)
+def test_what_tools_say_without_a_network_is_told(said: bytes, told: tuple[str, str | None]) -> None:
+    restricted, enabled = told
+    assert hints.look(said, network="restricted", git="read_only") == [restricted]
+    assert hints.look(said, network="enabled", git="read_only") == ([] if enabled is None else [enabled])
+
+
+@pytest.mark.parametrize(
+    ("said", "network", "told"),
+    [
+        (b"", "restricted", hints.PERHAPS_RESTRICTED),
+        (b"", "enabled", hints.PERHAPS_BESIDE),
+        (b"Network is unreachable", "restricted", hints.RESTRICTED),
+        (b"Network is unreachable", "enabled", hints.BESIDE_THE_PROXY),
+    ],
+)
+def test_what_only_the_kernel_has_seen_is_told_in_weaker_words(said: bytes, network: NetworkPolicy, told: str) -> None:
+    assert hints.look(said, network=network, git="read_only", tried_network=True) == [told]
 
 
 @pytest.mark.parametrize(

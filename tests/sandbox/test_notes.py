@@ -97,7 +97,7 @@ async def test_a_command_that_waits_for_the_network_without_a_word_is_told_while
 ) -> None:
     waiting = f"use IO::Socket::INET; use IO::Socket::IP; {(TRIES | TRIES_OF_SIX)[tried]} sleep 1000"
     ran = await bench.call("exec_command", command=["perl", "-e", waiting], wait_seconds=0)
-    while hints.RESTRICTED not in ran["notes"]:
+    while hints.PERHAPS_RESTRICTED not in ran["notes"]:
         ran = await bench.call("read_process", process_id=ran["process_id"], wait_seconds=0.1)
     await bench.call("terminate_process", process_id=ran["process_id"], grace_seconds=0)
 
@@ -111,7 +111,7 @@ async def test_a_command_that_waits_for_the_network_without_a_word_is_told_to_wh
     with trio.fail_after(SECONDS):
         async with open_bench() as bench:
             told = await bench.call("exec_command", command=["perl", "-e", waiting], wait_seconds=0)
-            while hints.RESTRICTED not in told["notes"]:
+            while hints.PERHAPS_RESTRICTED not in told["notes"]:
                 told = await bench.call("process_status", process_id=told["process_id"])
 
 
@@ -119,20 +119,20 @@ async def test_a_command_that_waited_for_the_network_until_its_time_was_over_is_
     waiting = f"use IO::Socket::INET; {TRIES['an address']} $| = 1; print 'working'; sleep 1000"
     ran = await bench.call("exec_command", command=["perl", "-e", waiting], wait_seconds=30, timeout_seconds=1)
     assert ran["termination"] == "timeout"
-    assert hints.RESTRICTED in ran["notes"]
+    assert hints.PERHAPS_RESTRICTED in ran["notes"]
 
 
 @pytest.mark.parametrize(
     "program",
     [
         f"use IO::Socket::INET; {TRIES['an address']} exit 0",
-        f"use IO::Socket::INET; {TRIES['an address']} print 'one test failed'; exit 1",
+        f"use IO::Socket::INET; {TRIES['an address']} print 'ModuleNotFoundError'; exit 1",
         'use IO::Socket::INET; IO::Socket::INET->new("127.0.0.1:9"); exit 1',
     ],
     ids=["did without", "failed for another reason", "asked loopback"],
 )
 async def test_a_command_that_only_asked_the_network_for_news_is_told_nothing_of_it(bench: Bench, program: str) -> None:
-    assert hints.RESTRICTED not in (await run(bench, "perl", "-e", program))["notes"]
+    assert (await run(bench, "perl", "-e", program))["notes"] == []
 
 
 async def test_a_repository_that_stays_read_only_where_commands_may_commit_is_explained() -> None:
