@@ -16,7 +16,7 @@ from codespace import cli
 from codespace.cli import configured, tomltext, userfile
 from codespace.cli.survey import Survey, look
 from codespace.display import display
-from codespace.settings import SettingsError, check, kinds
+from codespace.settings import SettingsError, check, kinds, roots
 from codespace.settings.document import KEY, default_path, parser
 from codespace.settings.environment import home
 from codespace.settings.fault import whole
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"codespace: {display(configured.cause(error))}. Nothing was written.", file=sys.stderr)
         return cli.USAGE
     _report(found, directory)
-    _offer(found)
+    _offer(found, directory)
     _next_steps(path, name, arguments.profile, copied, holds)
     return 0
 
@@ -190,17 +190,19 @@ def _report(found: Survey, directory: str) -> None:
         print("  note       The directory is large; only its nearest part was looked at. Check hidden_paths yourself.")
 
 
-def _offer(found: Survey) -> None:
+def _offer(found: Survey, directory: str) -> None:
     """Print what commands could be let have: the operator decides, so nothing of it is written."""
     from codespace.cli import sources
 
     programs = [program for _, program in found.toolchains]
-    readable = sources.readable_paths(programs, home(os.environ))
+    readable = sources.readable_paths(programs, home(os.environ), directory)
     domains = sources.domains(programs, os.environ, home(os.environ))
     if readable:
         print(
             f"  offer      readable_paths = {_listed(readable)}  (a toolchain that the sandbox does not show; and PATH)"
         )
+        if any(roots.within(os.path.realpath(sys.base_prefix), path) for path in readable):
+            print(f"             CodeSpace runs on that Python itself. {roots.ANOTHER_PYTHON}")
     if domains:
         print(
             f'  offer      network = "enabled" and allowed_domains = {_listed(domains)}  (where your tools fetch from)'

@@ -32,6 +32,8 @@ _VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "cargo": (),
     "go": ("GOPROXY",),
 }
+_VERSIONED: Final[Mapping[str, str]] = {"python3": "python"}
+"""What a version file is named after, where that is not the program."""
 _NPM: Final = re.compile(r"^\s*(?:@[^:\s]+:)?registry\s*=\s*(\S+)", re.MULTILINE)
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
 _CONFIGURATION_BYTES: Final = 262_144  # a person writes less
@@ -47,14 +49,57 @@ def domains(programs: Iterable[str], environ: Mapping[str, str], home: str) -> l
     return [_pinned(entry) for entry in found]
 
 
-def readable_paths(programs: Iterable[str], home: str) -> list[str]:
-    """Return directories of toolchains that the sandbox would not show."""
+def readable_paths(programs: Iterable[str], home: str, directory: str) -> list[str]:
+    """Return directories of toolchains that the sandbox would not show.
+
+    Args:
+        directory: The project's; the Python of its virtual environment is looked for too.
+    """
     found: dict[str, None] = {}
     for program in programs:
         where = shutil.which(program)
+        if where is not None and _is_shim(where):
+            where = _behind_shim(where, program, directory)
         if where is not None:
             found |= dict.fromkeys(_outside(os.path.realpath(where), home))
+    for name in (".venv", "venv"):
+        base = os.path.realpath(os.path.join(directory, name, "bin", "python"))
+        if _is_python(base):
+            found |= dict.fromkeys(_outside(base, home))
     return list(found)
+
+
+def _is_shim(program: str) -> bool:
+    """Return whether it only starts what lies elsewhere (of pyenv, asdf, mise and the like), and needs its settings."""
+    return any(os.path.basename(os.path.dirname(path)) == "shims" for path in (program, os.path.realpath(program)))
+
+
+def _behind_shim(shim: str, program: str, directory: str) -> str | None:
+    """Return what a shim of pyenv, rbenv or nodenv would run in `directory`, by the files that name the version.
+
+    None where they name none that is there. Nothing is run; a name is only compared with those of what is installed.
+    """
+    root = os.path.dirname(os.path.dirname(shim))
+    try:
+        installed = sorted(
+            os.listdir(f"{root}/versions"), key=lambda name: list(map(int, re.findall(r"\d{1,9}", name)))
+        )
+    except OSError:
+        return None
+    language = _VERSIONED.get(program, program)
+    for path in (os.path.join(directory, f".{language}-version"), f"{root}/version"):
+        for said in _text(path).split():
+            # As those do, `3.12` stands for the newest of it.
+            for version in reversed([each for each in installed if f"{each}.".startswith(f"{said}.")]):
+                if os.access(found := f"{root}/versions/{version}/bin/{program}", os.X_OK):
+                    return found
+    return None
+
+
+def _is_python(program: str) -> bool:
+    """Return whether it belongs to a whole Python: a repository may have a link to anything for its environment's."""
+    folder, name = os.path.split(program)
+    return os.path.isfile(os.path.join(os.path.dirname(folder), "lib", name, "os.py"))
 
 
 def _outside(program: str, home: str) -> Iterator[str]:

@@ -19,6 +19,11 @@ from codespace.settings import kinds
 from codespace.settings.answer import ask
 from codespace.settings.fault import SettingsError, whole
 
+ANOTHER_PYTHON: Final = (
+    "Make CodeSpace's environment from another Python first, such as /usr/bin/python3 (`/usr/bin/python3 -m venv DIR`), "
+    "or name a smaller directory."
+)
+"""Another virtual environment of the same Python would be told the same."""
 _FIRST_PERSON = 1000
 _NO_LOGIN = frozenset({"nologin", "false"})
 # Homes of system accounts (/bin, /var/www, /var/lib/postgresql) and of those that nobody can log in to are nobody's
@@ -79,8 +84,9 @@ def installation() -> Iterator[Guarded]:
     fix = "Install CodeSpace elsewhere, in a virtual environment of its own."
     package = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     yield Guarded("CodeSpace's own code", package, fix)
-    for prefix in {sys.prefix, sys.base_prefix}:
-        yield Guarded("CodeSpace's own Python", os.path.realpath(prefix), fix)
+    if sys.prefix != sys.base_prefix:
+        yield Guarded("CodeSpace's own Python", os.path.realpath(sys.prefix), fix)
+    yield Guarded("The Python that CodeSpace runs on", os.path.realpath(sys.base_prefix), ANOTHER_PYTHON)
 
 
 def refuse_own(key: str, path: str) -> None:

@@ -86,5 +86,49 @@ def test_a_toolchain_outside_is_offered_as_a_whole_but_never_what_holds_credenti
         (tmp_path / path).chmod(0o755)
     (tmp_path / ".local/bin").mkdir(parents=True)
     monkeypatch.setenv("PATH", f"{tmp_path}/node-22/bin:{tmp_path}/.cargo/bin:/usr/bin")
-    found = sources.readable_paths(["node", "cargo", "sh"], str(tmp_path))
+    found = sources.readable_paths(["node", "cargo", "sh"], str(tmp_path), str(tmp_path))
     assert found == [f"{tmp_path}/node-22", f"{tmp_path}/.cargo/bin", f"{tmp_path}/.rustup/toolchains"]
+
+
+@pytest.fixture
+def pyenv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A pyenv with three Pythons, its shims first in PATH, and an empty project beside it."""
+    for path in ("shims/python3", *(f"versions/{each}/bin/python3" for each in ("3.9.1", "3.12.1", "3.12.10"))):
+        write(tmp_path, f".pyenv/{path}", "#!/bin/sh\n")
+        (tmp_path / ".pyenv" / path).chmod(0o755)
+    write(tmp_path, ".pyenv/version", "system 3.9.1\n")
+    (tmp_path / "project").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path}/.pyenv/shims:/usr/bin")
+    return tmp_path / ".pyenv"
+
+
+@pytest.mark.parametrize(
+    ("said", "version"), [(None, "3.9.1"), ("3.12\n", "3.12.10"), ("3.12.1\n", "3.12.1"), ("../3.12.1\n", "3.9.1")]
+)
+def test_what_is_behind_a_shim_is_offered_and_never_the_shim(
+    tmp_path: Path, pyenv: Path, said: str | None, version: str
+) -> None:
+    if said is not None:
+        write(tmp_path, "project/.python-version", said)
+    found = sources.readable_paths(["python3"], str(tmp_path), str(tmp_path / "project"))
+    assert found == [f"{pyenv}/versions/{version}"]
+
+
+def test_nothing_is_offered_for_a_shim_whose_program_is_not_known(tmp_path: Path, pyenv: Path) -> None:
+    (pyenv / "version").unlink()
+    assert sources.readable_paths(["python3"], str(tmp_path), str(tmp_path / "project")) == []
+    (pyenv / "shims" / "python3").unlink()
+    (pyenv / "shims" / "python3").symlink_to(pyenv / "versions/3.9.1/bin/python3")  # as mise has them, to itself
+    assert sources.readable_paths(["python3"], str(tmp_path), str(tmp_path / "project")) == []
+
+
+def test_the_python_of_the_projects_environment_is_offered_and_nothing_else_that_a_link_there_leads_to(
+    tmp_path: Path, pyenv: Path
+) -> None:
+    link = tmp_path / "project/.venv/bin/python"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(pyenv / "versions/3.12.1/bin/python3")
+    (pyenv / "version").unlink()
+    assert sources.readable_paths(["python3"], str(tmp_path), str(tmp_path / "project")) == []
+    write(pyenv, "versions/3.12.1/lib/python3/os.py", "")
+    assert sources.readable_paths(["python3"], str(tmp_path), str(tmp_path / "project")) == [f"{pyenv}/versions/3.12.1"]

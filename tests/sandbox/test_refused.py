@@ -6,6 +6,7 @@ environment or state is not served at all, since a command could change there wh
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import venv
@@ -96,6 +97,9 @@ def test_an_environment_of_codespace_in_a_root_or_a_readable_path_is_refused_at_
         site.workspaces["main"]["readable_paths"] = [str(path)]
         site.write()
         refused(site, *readable, naming=("readable_paths", "CodeSpace's own"))
+    site.workspaces["main"]["readable_paths"] = [os.path.realpath(sys.base_prefix)]
+    site.write()
+    refused(site, *readable, naming=("readable_paths", "The Python that CodeSpace runs on", "from another Python"))
 
 
 def test_the_state_directory_in_a_root_or_a_readable_path_is_refused_at_the_start(tmp_path: Path) -> None:

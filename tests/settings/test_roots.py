@@ -157,8 +157,11 @@ def test_codespaces_own_installation_is_never_inside(home: Home) -> None:
     for root in (package, package.parent, Path(sys.prefix), package / "settings"):
         problem = home.refusal(roots(app=root), HOME="/nonexistent-home").problem
         assert "CodeSpace's own" in problem
-    for readable in (str(package.parent), sys.prefix, sys.base_prefix):
+    for readable in (str(package.parent), sys.prefix):
         assert "CodeSpace's own" in home.refusal(home.workspace(readable_paths=[readable])).problem
+    error = home.refusal(home.workspace(readable_paths=[sys.base_prefix]))
+    assert "The Python that CodeSpace runs on" in error.problem
+    assert "from another Python" in error.fix  # another environment of this one would be refused again
 
 
 def test_a_root_in_the_state_directorys_neighbourhood_is_fine(home: Home) -> None:
