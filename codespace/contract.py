@@ -170,6 +170,8 @@ class PatchPlan:
     diff: str
     """Unified diff of the net changes, bounded; `diff_truncated` says when it was cut."""
     diff_truncated: bool = False
+    notes: tuple[str, ...] = ()
+    """Of chunks that were not placed to the letter, or at the first of several places."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,6 +182,12 @@ PATCH_FILE_LINES: Final = 4_000_000
 # Most lines of a file that chunks are placed in; each costs about 100 bytes of memory.
 PATCH_EFFORT: Final = 100_000_000
 # Line comparisons (about 10 ns each) that placing one patch may cost; ordinary ones need under a million.
+PATCH_NOTES: Final = 10
+# Most chunks of a patch of which it is told how they were placed; behind them the others are counted.
+PATCH_NOTES_EFFORT: Final = 1_000_000
+# Line comparisons of a patch to see whether its chunks have other places too; past it that is not told.
+PATCH_PLACES: Final = 100
+# Most places of a chunk that are counted.
 DIFF_EFFORT: Final = 200_000
 # Line comparisons for a diff whose edits are not known from the patch; past it one block replaces another.
 

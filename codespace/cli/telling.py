@@ -51,6 +51,7 @@ def _changes(shown: Mapping[str, Any]) -> Iterator[str]:
     for change in shown.get("changes", []):
         origin = f" (from {display(change['from_path'])})" if change.get("from_path") else ""
         yield f"{change['kind']:<12} {display(change['path'])}{origin}"
+    yield from (f"note         {display(note)}" for note in shown.get("notes", []))
 
 
 def _command(shown: Mapping[str, Any]) -> Iterator[str]:

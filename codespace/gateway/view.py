@@ -159,13 +159,14 @@ def denied(hold: Hold) -> Refusal:
 
 
 def plan_view(plan: PatchPlan) -> dict[str, Any]:
-    """Return files, net changes and the bounded diff of a plan."""
-    return {
+    """Return files, net changes and the bounded diff of a plan, and `notes` where it has any."""
+    view = {
         "files": list(plan.files),
         "changes": [known(change) for change in plan.changes],
         "diff": plan.diff,
         "diff_truncated": plan.diff_truncated,
     }
+    return view | {"notes": list(plan.notes)} if plan.notes else view
 
 
 def command_view(command: Sequence[str]) -> tuple[str, ...]:

@@ -71,7 +71,8 @@ def question(tool: str, refusal: Refusal) -> str | None:
 
 def _preview(shown: Mapping[str, Any]) -> str:
     if "diff" in shown:
-        return display(shown["diff"], newlines=True)
+        notes = "".join(f"note: {display(note)}\n" for note in shown.get("notes", ()))
+        return f"{notes}{display(shown['diff'], newlines=True)}"
     return "\n".join(f"{name}: {display(json.dumps(value, ensure_ascii=False))}" for name, value in shown.items())
 
 

@@ -177,8 +177,7 @@ def _count(number: int, thing: str, plural: str = "s") -> str:
 
 
 def _find(result: Result) -> str:
-    paths = result["paths"]
-    seen = result["total_seen"]
+    paths, seen = result["paths"], result["total_seen"]
     head = _count(seen, "path") if len(paths) == seen else f"{len(paths)} of {_count(seen, 'path')}"
     notes = [] if seen or result["truncated"] else [_NO_PATH]
     if any(map(_ESCAPE.search, paths)):
@@ -210,6 +209,7 @@ def _patch(result: Result) -> str:
     lines += map(_change, result["changes"])
     if not result["changes"] and not result.get("files_left_out"):
         lines.append("no net change: every file is as it was before the patch")
+    lines += _notes(result)
     lines += _since(result)
     if result.get("rescued"):
         lines.append(f"bytes of others that it found are kept for the operator: {_shown(result['rescued'])}")
@@ -223,10 +223,9 @@ def _since(result: Result) -> list[str]:
     """Say whether the files are still what an operation made of them, or how many of them are not told."""
     if "still_current" not in result:
         return [f"left out, hidden by now: {_count(left, 'file')}"] if (left := result.get("files_left_out")) else []
-    current = result["still_current"]
-    if current is False:
+    if result["still_current"] is False:
         return ["not as the operation left it any more: read the files before you go on"]
-    return [f"still as the operation left it: {_json(current)}"]
+    return [f"still as the operation left it: {_json(result['still_current'])}"]
 
 
 def _change(change: Result) -> str:

@@ -128,6 +128,7 @@ PATCH: Final = answer(
     changes=each(_CHANGE),
     diff=TEXT,
     diff_truncated=FLAG,
+    notes=TEXTS,
     still_current={"type": ["boolean", "object"]},
     files_left_out=COUNT,
     rescued=TEXTS,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from codespace import limits
@@ -23,6 +24,12 @@ _FORMS: Final[tuple[Callable[[Sequence[str]], list[str]], ...]] = (
 )
 # What both sides of a comparison go through, pass by pass.
 _FORM_EFFORT: Final = 8  # one line transformed costs as much as this many compared
+_LENIENCIES: Final = (
+    ("white space at line ends ignored", None),
+    ("white space ignored", "indentation"),
+    ("white space ignored, and typographic quotes, dashes and spaces taken as plain ones", "characters"),
+)
+# What each pass behind the first does not look at, and what of the added lines is not the file's therefore.
 _INDEX_AFTER: Final = 4  # whole-file scans before an index of all lines pays off
 _DEADLINE_EVERY: Final = 250_000  # effort between two looks at the clock; a few milliseconds
 
@@ -48,11 +55,40 @@ class Effort:
         if self._unchecked >= _DEADLINE_EVERY:
             self.look_at_clock()
 
+    def has(self, amount: int) -> bool:
+        """Whether so much may still be spent."""
+        return self._left >= amount
+
     def look_at_clock(self) -> None:
         """Raises: Refusal LIMIT_REACHED when the deadline has passed."""
         self._unchecked = 0
         if self._deadline is not None and self._deadline():
             raise _too_much("deadline", "longer than its time limit")
+
+
+class Notes:
+    """What a caller should know of the chunks that were not placed to the letter, or at the first of several places.
+
+    Looking for another place has an effort of its own, so that no patch is refused for it.
+    """
+
+    def __init__(self) -> None:
+        self.effort = Effort(budget=limits.PATCH_NOTES_EFFORT)
+        self._told: list[str] = []
+        self._more = 0
+
+    def tell(self, path: str, number: int, what: str) -> None:
+        """Note `what` of the chunk with this number, from 1; behind limits.PATCH_NOTES it is only counted."""
+        if len(self._told) < limits.PATCH_NOTES:
+            self._told.append(f"{path}, chunk {number}: {what}")
+        else:
+            self._more += 1
+
+    def told(self) -> tuple[str, ...]:
+        others = (
+            f"and of {self._more} more chunk{'' if self._more == 1 else 's'} there is the like to tell: see the diff"
+        )
+        return (*self._told, others) if self._more else tuple(self._told)
 
 
 def _too_much(limit: str, what: str) -> Refusal:
@@ -114,20 +150,20 @@ class _Pass:
     """One form of all lines, scanned at first and indexed once scanning has cost enough."""
 
     def __init__(self, lines: list[str], effort: Effort) -> None:
-        self._lines = lines
+        self.lines = lines
         self._effort = effort
         self._scanned = 0
         self._index: dict[str, list[int]] | None = None
 
     def find(self, pattern: list[str], start: int) -> int | None:
-        if self._index is None and self._scanned > _INDEX_AFTER * len(self._lines):
+        if self._index is None and self._scanned > _INDEX_AFTER * len(self.lines):
             self._build_index()
         if self._index is None:
             return self._scan(pattern, start)
         return self._look_up(self._index, pattern, start)
 
     def _scan(self, pattern: list[str], start: int) -> int | None:
-        lines, first, last, length = self._lines, pattern[0], pattern[-1], len(pattern)
+        lines, first, last, length = self.lines, pattern[0], pattern[-1], len(pattern)
         stop = len(lines) - length + 1
         at = start
         while at < stop:
@@ -142,17 +178,28 @@ class _Pass:
             at = found + 1
         return None
 
+    def count(self, pattern: list[str], at: int) -> str | None:
+        """Say at how many places from `at` on, where it stands, `pattern` does, if at several and if that is cheap."""
+        count, found = 1, at
+        with suppress(Refusal):
+            while count < limits.PATCH_PLACES and self._effort.has(len(self.lines) - found):
+                again = self.find(pattern, found + 1)
+                if again is None:
+                    return f"{count} places" if count > 1 else None
+                count, found = count + 1, again
+        return f"{count} places or more" if count > 1 else None
+
     def _fits(self, pattern: list[str], at: int) -> bool:
         if len(pattern) <= 2:
-            return self._lines[at : at + len(pattern)] == pattern
+            return self.lines[at : at + len(pattern)] == pattern
         self._scanned += len(pattern)
         self._effort.spend(len(pattern))
-        return self._lines[at : at + len(pattern)] == pattern
+        return self.lines[at : at + len(pattern)] == pattern
 
     def _build_index(self) -> None:
-        self._effort.spend(len(self._lines) * _FORM_EFFORT)
+        self._effort.spend(len(self.lines) * _FORM_EFFORT)
         index: dict[str, list[int]] = {}
-        for number, line in enumerate(self._lines):
+        for number, line in enumerate(self.lines):
             index.setdefault(line, []).append(number)
         self._index = index
 
@@ -165,19 +212,20 @@ class _Pass:
         for number in range(bisect_left(candidates, start + rarest), len(candidates)):
             self._effort.spend(1)
             at = candidates[number] - rarest
-            if at + len(pattern) > len(self._lines):
+            if at + len(pattern) > len(self.lines):
                 return None
             if self._fits(pattern, at):
                 return at
         return None
 
 
-def place(path: str, chunks: Sequence[Chunk], text: Text, effort: Effort) -> list[Replacement]:
-    """Return the replacements of all chunks, in file order.
+def place(path: str, chunks: Sequence[Chunk], text: Text, effort: Effort, notes: Notes) -> list[Replacement]:
+    """Return the replacements of all chunks, in file order; `notes` is told what is not plain about their places.
 
     Raises: Refusal INVALID_PATCH that explains the first chunk without a place; LIMIT_REACHED.
     """
     finder = Finder(text.lines, effort)
+    again = _Pass(text.lines, notes.effort)
     replacements: list[Replacement] = []
     cursor = 0
     for number, chunk in enumerate(chunks, 1):
@@ -190,12 +238,19 @@ def place(path: str, chunks: Sequence[Chunk], text: Text, effort: Effort) -> lis
         pattern = pattern_of(chunk.lines)
         if not pattern:
             replacements.append(Replacement(len(text.lines), 0, [line for _, line in chunk.lines]))
+            if chunk.anchor is not None and cursor < len(text.lines):
+                notes.tell(
+                    path, number, "it has new lines alone, so they stand at the end of the file, not behind its @@ line"
+                )
             continue
         placed = _placed(chunk, pattern, finder, cursor, len(text.lines))
         if placed is None:
             raise _unplaced(path, number, chunk, text, cursor, anchor_missing=False)
         at, lines = placed
         replacements += _runs(lines, at)
+        note = _note(chunk, lines, at, cursor, again)
+        if note is not None:
+            notes.tell(path, number, note)
         cursor = at + len(pattern_of(lines))
     replacements.sort(key=lambda replacement: replacement.start)
     return replacements
@@ -204,6 +259,33 @@ def place(path: str, chunks: Sequence[Chunk], text: Text, effort: Effort) -> lis
 def pattern_of(lines: Sequence[tuple[Kind, str]]) -> list[str]:
     """Return the removed and context lines: what must be in the file."""
     return [line for kind, line in lines if kind != "+"]
+
+
+def _note(chunk: Chunk, lines: Sequence[tuple[Kind, str]], at: int, cursor: int, again: _Pass) -> str | None:
+    """Say how a chunk was placed, if not to the letter at the only place from the cursor on.
+
+    Nothing of its anchor: that is not written, and may be repeated in the file as long as what follows it is not.
+    """
+    adds = any(kind == "+" for kind, _ in lines)
+    pattern = pattern_of(lines)
+    if not pattern:
+        where = f"behind line {cursor}" if cursor else "at the top"
+        return f"its empty line is not there; its new lines stand {where}" if adds else None
+    there = again.lines[at : at + len(pattern)]
+    if there != pattern:
+        passes = zip(_FORMS[1:], _LENIENCIES, strict=True)
+        lenient, own = next(words for form, words in passes if form(there) == form(pattern))
+        return f"placed with {lenient}" + (f"; its new lines keep the patch's own {own}" if adds and own else "")
+    follows = 0 < at == cursor
+    if chunk.end_of_file or (follows and chunk.anchor is None):
+        return None  # there is one place for it: the end, or right behind the chunk before
+    first = at - follows  # an anchor right above belongs to it
+    places = again.count(again.lines[first:at] + pattern, first)
+    if places is None:
+        return None
+    stand = "with its @@ line it stands" if follows else "its lines stand"
+    behind = f" behind line {cursor}" if cursor and not follows else ""
+    return f"{stand} at {places}{behind}; the first, line {at + 1}, was taken"
 
 
 def _placed(

@@ -15,7 +15,7 @@ from codespace.errors import Refusal
 from codespace.v4a.lines import Text
 from codespace.v4a.parse import Add, Delete, Operation, Patch, Update
 from codespace.v4a.paths import clean, parents
-from codespace.v4a.place import Effort, Replacement, place
+from codespace.v4a.place import Effort, Notes, Replacement, place
 
 _LINE_EFFORT: Final = 4  # splitting and joining one line, in line comparisons
 _BYTES_PER_EFFORT: Final = 2  # decoding and encoding a file again, in line comparisons
@@ -90,12 +90,15 @@ class Plan(NamedTuple):
         touched: Every path that the patch names and the plan looked at, in that order.
         seen: The bytes of each touched path before the patch; None where no file was.
         directories: Directories that the patch makes and that no file of it needs in the end.
+        notes: Of chunks that were not placed to the letter, or at the first of several places; limits.PATCH_NOTES of
+            them, and a count of the others.
     """
 
     changes: tuple[NetChange, ...]
     touched: tuple[str, ...]
     seen: Mapping[str, bytes | None]
     directories: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def plan(patch: Patch, tree: Tree, deadline: Callable[[], bool] | None = None) -> Plan:
@@ -149,6 +152,7 @@ class _Overlay:
         self._made: dict[str, None] = {}
         self._named: dict[str, None] = {}
         self._updated: set[str | None] = set()
+        self._notes = Notes()
 
     def add(self, path: str, data: bytes) -> None:
         self._check_free(path, "ADD_FILE_EXISTS", f"{path} exists already and is never overwritten by an add.")
@@ -164,7 +168,7 @@ class _Overlay:
         if not known or entry.origin in self._updated:
             effort.spend(len(file.data) // _BYTES_PER_EFFORT)  # the first time is paid by the tree's own limits
         self._updated.add(entry.origin)
-        after, edits = _edited(path, file.data, operation, effort)
+        after, edits = _edited(path, file.data, operation, effort, self._notes)
         if after != file.data:
             entry = _Entry(File(after, file.mode), entry.origin, edits if known else None)
         if move_to is None:
@@ -185,6 +189,7 @@ class _Overlay:
             touched=tuple(self._named),
             seen=seen,
             directories=self._left_empty(),
+            notes=self._notes.told(),
         )
 
     def _is_move(self, path: str, entry: _Entry) -> bool:
@@ -279,7 +284,9 @@ class _Overlay:
                 _refuse("PATH_NOT_DIRECTORY", problem, "Use find to see what is there.", path)
 
 
-def _edited(path: str, data: bytes, operation: Update, effort: Effort) -> tuple[bytes, tuple[Edit, ...] | None]:
+def _edited(
+    path: str, data: bytes, operation: Update, effort: Effort, notes: Notes
+) -> tuple[bytes, tuple[Edit, ...] | None]:
     """Return the bytes after all chunks, and where they differ."""
     most = limits.PATCH_FILE_LINES
     if len(data) > most and data.count(b"\n") + data.count(b"\r") > most:
@@ -291,7 +298,7 @@ def _edited(path: str, data: bytes, operation: Update, effort: Effort) -> tuple[
         problem = f"{path} is not UTF-8 text (byte {error.start}), so no chunk can be placed in it."
         _refuse("NOT_TEXT", problem, "Change it with a command, or delete it and add it anew.", path)
     effort.spend(len(text.lines) * _LINE_EFFORT)
-    replacements = _closed(place(path, operation.chunks, text, effort), text)
+    replacements = _closed(place(path, operation.chunks, text, effort, notes), text)
     after, edits = _spliced(text, replacements)
     return after, None if text.lone_cr else edits
 

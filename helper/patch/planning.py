@@ -35,6 +35,7 @@ class Planned:
     diff: str
     diff_truncated: bool
     changes: Sequence[v4a.NetChange]
+    notes: Sequence[str] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -72,7 +73,7 @@ def plan(root: Root, policy: Policy, bounds: Bounds, operation: str, text: str, 
         slots=placed,
         changes=tuple(_told(change, tree.versions) for change in net.changes),
     )
-    return Planned(manifest, before, after, diff, truncated, net.changes)
+    return Planned(manifest, before, after, diff, truncated, net.changes, net.notes)
 
 
 def _check_count(patch: v4a.Patch) -> None:

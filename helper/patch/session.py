@@ -109,6 +109,7 @@ class Session:
             "diff": planned.diff,
             "diff_truncated": planned.diff_truncated,
             "after": _after(planned.manifest),
+            "notes": planned.notes,
         }
 
     def _forget_plans(self) -> None:

@@ -72,6 +72,14 @@ async def test_a_hold_is_listed_shown_granted_and_runs_when_the_agent_resumes() 
         assert hold in (await codespace(bench, "approvals", "list", "--all")).out
 
 
+async def test_a_held_patch_is_shown_with_what_is_not_plain_about_its_place() -> None:
+    update = "*** Begin Patch\n*** Update File: a.txt\n@@\n-one\n+two\n*** End Patch\n"
+    async with open_bench(files={"a.txt": "one\none\n"}, approvals="operator") as bench:
+        hold = await held(bench, update)
+        shown = await codespace(bench, "approvals", "show", hold)
+        assert "note         a.txt, chunk 1: its lines stand at 2 places; the first, line 1, was taken\n" in shown.out
+
+
 async def test_what_is_typed_into_a_terminal_is_shown_with_the_command_that_it_is_granted_with() -> None:
     async with open_bench(approvals="operator") as bench:
         with pytest.raises(Refusal) as caught:

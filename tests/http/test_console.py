@@ -97,6 +97,18 @@ async def test_the_list_of_what_is_held_names_its_commands_and_files_and_counts_
         assert "CANARY" not in page
 
 
+async def test_the_page_of_a_held_patch_says_what_is_not_plain_about_its_place() -> None:
+    update = "*** Begin Patch\n*** Update File: a<b>\n@@\n-one\n+two\n*** End Patch\n"
+    async with (
+        open_bench(files={"a<b>": "one\none\n"}, approvals="operator") as bench,
+        signed_in(bench) as http,
+    ):
+        with pytest.raises(Refusal) as caught:
+            await bench.call("apply_patch", patch=update)
+        page = (await http.get(f"/holds/{caught.value.approval_id}")).text
+        assert "<p>a&lt;b&gt;, chunk 1: its lines stand at 2 places; the first, line 1, was taken</p>" in page
+
+
 async def test_a_list_shows_no_more_of_what_an_agent_does_than_a_line() -> None:
     many = [f"{'x' * 50}/{number}" for number in range(100)]
     patch = "".join(f"*** Add File: {name}\n+1\n" for name in many)

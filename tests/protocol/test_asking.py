@@ -16,7 +16,7 @@ from codespace.testing import Bench, open_bench
 from codespace.testing.calls import call
 from codespace.testing.site import tree
 
-PATCH = "*** Begin Patch\n*** Update File: log.txt\n@@\n+new \u202eline\n*** End Patch\n"
+PATCH = "*** Begin Patch\n*** Update File: log.txt\n@@\n   first\n+new \u202eline\n*** End Patch\n"
 FILES = {"log.txt": "first\n"}
 
 
@@ -50,6 +50,7 @@ async def test_a_grant_runs_what_was_shown_and_the_call_answers_with_its_result(
             assert ran["exit_code"] == 3
         patch, command = user.questions
         assert "+new ⟨U+202E⟩line" in patch
+        assert "note: log.txt, chunk 1: placed with white space ignored; its new" in patch
         assert 'command: ["sh", "-c", "exit 3"]' in command
         assert 'env: {"A": "1"}' in command
         assert tree(bench.root)["log.txt"] == "first\nnew \u202eline\n".encode()

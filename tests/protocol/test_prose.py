@@ -155,6 +155,28 @@ async def test_files_that_are_hidden_by_now_are_counted_and_not_taken_for_no_cha
             assert "a.txt" not in again
 
 
+async def test_a_patch_says_where_it_was_placed_leniently_or_at_one_of_many_places() -> None:
+    patch = (
+        "*** Begin Patch\n*** Update File: tabs.py\n@@\n-    x = 1\n+    x = 2\n"
+        "*** Update File: many.py\n@@\n-one\n+two\n*** Update File: plain.py\n@@\n-one\n+two\n*** End Patch\n"
+    )
+    files = {"tabs.py": "\tx = 1\n", "many.py": "one\n" * 30, "plain.py": "one\n"}
+    expected = [
+        "tabs.py, chunk 1: placed with white space ignored; its new lines keep the patch's own indentation",
+        "many.py, chunk 1: its lines stand at 30 places; the first, line 1, was taken",
+    ]
+    async with open_bench(files=files) as bench:
+        for check_only in (True, False):
+            result = await bench.client.call_tool("apply_patch", {"patch": patch, "check_only": check_only})
+            assert result.structured_content is not None
+            assert result.structured_content["notes"] == expected
+            (block,) = result.content
+            assert isinstance(block, TextContent)
+            before, _, _ = block.text.partition("\ndiff:")
+            assert [line for line in before.split("\n") if line.startswith("note:")] == [f"note: {n}" for n in expected]
+        assert "notes" not in await bench.call("apply_patch", patch=ADD)
+
+
 async def test_output_that_goes_on_is_told_apart_from_a_command_that_does() -> None:
     async with open_bench() as bench:
         ended = await said(bench, "exec_command", command=["sh", "-c", "head -c 70000 /dev/zero | tr '\\0' x"])

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codespace.errors import Refusal
-from codespace.v4a import parse, plan
+from codespace.v4a import Update, parse, plan
 from codespace.v4a.lines import Text, folded, right_trimmed, trimmed
-from codespace.v4a.place import Effort, Finder
+from codespace.v4a.place import Effort, Finder, Notes, place
 
 FEW_LINES = st.lists(
     st.sampled_from(["a", "b", " a", "a ", "", "  ", "\u2018a\u2019", "'a'", "a\xa0b", "a b", "a\u2014b", "a-b"]),
@@ -168,3 +168,102 @@ def test_a_file_of_too_many_lines_is_refused(bench: Any, monkeypatch: pytest.Mon
     monkeypatch.setattr("codespace.limits.PATCH_FILE_LINES", 10)
     assert bench.refused(b"a\n" * 11, "@@", "-a").code == "LIMIT_REACHED"
     assert bench.updated(b"a\n" * 10, "@@", "-a") == b"a\n" * 9
+
+
+CLASSES = "class A:\n    def run(self):\n        return 1\n\nclass B:\n    def run(self):\n        return 1\n"
+ONE, TWO = "-        return 1", "+        return 2"
+OWN = "its new lines keep the patch's own"
+
+
+def notes(bench: Any, before: str, *lines: str) -> list[str]:
+    """Return what is told of the chunks of an update of `f`, each without its path."""
+    told = plan(parse(bench.update(*lines)), bench.Tree({"f": before.encode()})).notes
+    return [note.removeprefix("f, ") for note in told]
+
+
+@pytest.mark.parametrize(
+    ("before", "lines", "told"),
+    [
+        (CLASSES, [ONE, TWO], "its lines stand at 2 places; the first, line 3, was taken"),
+        (CLASSES, ["@@ class A:", ONE, TWO], "its lines stand at 2 places behind line 1; the first, line 3, was taken"),
+        (
+            CLASSES,
+            ["@@     def run(self):", ONE],
+            "with its @@ line it stands at 2 places; the first, line 3, was taken",
+        ),
+        ("a\n" * 500, ["-a"], "its lines stand at 100 places or more; the first, line 1, was taken"),
+        ("    a\n", ["-  a", "+  b"], f"placed with white space ignored; {OWN} indentation"),
+        ("\ta\n", ["-    a"], "placed with white space ignored"),
+        ("a \n", ["-a", "+b"], "placed with white space at line ends ignored"),
+        ("b\n  a\n", ["-a", "+b", "*** End of File"], f"placed with white space ignored; {OWN} indentation"),
+        (
+            "a\u2014b\n",
+            ["-a-b", "+b"],
+            f"placed with white space ignored, and typographic quotes, dashes and spaces taken as plain ones; {OWN} "
+            "characters",
+        ),
+        ("a\nb\n", ["@@ a", "+c", ""], "its empty line is not there; its new lines stand behind line 1"),
+        ("a\n", ["", "+c"], "its empty line is not there; its new lines stand at the top"),
+        (
+            "a\nb\n",
+            ["@@ a", "+c"],
+            "it has new lines alone, so they stand at the end of the file, not behind its @@ line",
+        ),
+    ],
+)
+def test_a_chunk_that_was_not_placed_plainly_is_told(bench: Any, before: str, lines: list[str], told: str) -> None:
+    assert notes(bench, before, *lines) == [f"chunk 1: {told}"]
+
+
+@pytest.mark.parametrize(
+    ("before", "lines"),
+    [
+        (CLASSES, ["@@ class B:", ONE, TWO]),
+        (CLASSES, ["     def run(self):", "-        return 1", "+        return 2", " ", " class B:"]),
+        (CLASSES, ["@@ class A:", "     def run(self):", ONE, TWO, "", " class B:"]),
+        (CLASSES, ["-class A:", "@@", "     def run(self):", ONE]),
+        (CLASSES, [ONE, TWO, "*** End of File"]),
+        ("a\nb\n", ["@@ b", "+c"]),
+        ("a\n", ["+c"]),
+        ("a\n", ["-a", ""]),
+    ],
+)
+def test_a_chunk_to_the_letter_at_the_only_place_behind_what_is_before_it_costs_no_words(
+    bench: Any, before: str, lines: list[str]
+) -> None:
+    assert notes(bench, before, *lines) == []
+
+
+def test_ten_chunks_are_told_of_and_the_others_counted(bench: Any) -> None:
+    told = notes(bench, " a\nb\n" * 12, *["@@", "-a"] * 12)
+    assert [note.partition(":")[0] for note in told[:-1]] == [f"chunk {number}" for number in range(1, 11)]
+    assert told[-1] == "and of 2 more chunks there is the like to tell: see the diff"
+
+
+class Counted(Effort):
+    """An effort that says how much of it was spent."""
+
+    spent = 0
+
+    def spend(self, amount: int) -> None:
+        self.spent += amount
+        super().spend(amount)
+
+
+def test_looking_for_other_places_takes_nothing_of_what_a_patch_may_cost_and_ends_with_its_own(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [f"{number}" for number in range(1_000)] * 2
+    (update,) = parse(
+        bench.update(*(line for number in range(0, 1_000, 2) for line in ("@@", f"-{number}")))
+    ).operations
+    assert isinstance(update, Update)
+    spent, told = list[int](), list[int]()
+    for budget in (0, 10_000, 1_000_000):
+        monkeypatch.setattr("codespace.limits.PATCH_NOTES_EFFORT", budget)
+        effort, notes = Counted(), Notes()
+        assert len(place("f", update.chunks, Text("\n".join(lines)), effort, notes)) == 500
+        spent.append(effort.spent)
+        told.append(len(notes.told()))
+    assert spent == [spent[0]] * 3
+    assert told == [0, 5, 11]

@@ -148,8 +148,9 @@ FILES: Final = (
             "Change files by a V4A patch: `*** Begin Patch`, then `*** Add File: path` (lines with +), `*** Update "
             "File: path` (`*** Move to: path` where it moves; then chunks, one at least: @@, context, - and + lines), "
             "`*** Delete File: path`, then `*** End Patch`. All of it or nothing; `applied` means that the disk was "
-            "read back. check_only shows the diff and writes nothing. Give an operation_key, so that a lost answer can "
-            "be had again."
+            "read back; notes tell of chunks placed with white space ignored, or at the first of several places. "
+            "check_only shows the diff and writes nothing. Give an operation_key, so that a lost answer can be had "
+            "again."
         ),
         hints=Hints(read_only=False, destructive=True, idempotent=False, open_world=False),
         arguments=(

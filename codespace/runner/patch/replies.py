@@ -23,7 +23,9 @@ def answer(verb: str, reply: Mapping[str, Any]) -> Any:
 def _read_plan(told: Mapping[str, Any]) -> tuple[PatchPlan, dict[str, str]]:
     changes = tuple(Change(**change) for change in told["changes"])
     files = {path: None for change in changes for path in (change.from_path, change.path) if path is not None}
-    return PatchPlan("", tuple(files), changes, str(told["diff"]), bool(told["diff_truncated"])), dict(told["after"])
+    notes = tuple(map(str, told["notes"]))
+    plan = PatchPlan("", tuple(files), changes, str(told["diff"]), bool(told["diff_truncated"]), notes)
+    return plan, dict(told["after"])
 
 
 def _read_report(told: Mapping[str, Any]) -> PatchReport:
