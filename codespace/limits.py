@@ -232,6 +232,8 @@ RETENTION_SECONDS: Final = 3600.0
 # How long an ended process stays readable.
 RETAINED_PROCESSES: Final = 128
 # Most ended processes that are kept, the oldest go first: bounds their output in memory to some 64 MiB.
+PROCESSES_SHOWN: Final = 20
+# Most ended processes in the text of a list, some 200 bytes each; the structure has all.
 ENVIRONMENT_VARIABLES: Final = 256
 # Most variables of one call; a desktop session has about 60.
 ARGUMENT_BYTES: Final = 6 * 1_048_576

@@ -143,7 +143,7 @@ class Elsewhere:
         )
 
     async def listed(self, workspace_id: str | None, but: frozenset[str]) -> list[dict[str, Any]]:
-        """Return live processes and the latest of the ended ones, oldest first, but those whose ids are in `but`."""
+        """Return live processes and the latest of the ended ones, newest first, but those whose ids are in `but`."""
         found = [
             operation
             for operation in await self._ledger.list(kind="exec")
@@ -155,7 +155,7 @@ class Elsewhere:
         ]
         ended = [operation for operation in found if operation.state in _FINAL]
         left_out = {operation.id for operation in ended[limits.RETAINED_PROCESSES :]}
-        return [await self.state(operation) for operation in reversed(found) if operation.id not in left_out]
+        return [await self.state(operation) for operation in found if operation.id not in left_out]
 
     async def terminate(self, operation: Operation, grace_seconds: float) -> dict[str, Any]:
         """End it for an agent, as `end`. Raises: Refusal UNAUTHORIZED where it is read-only here; TIMEOUT."""

@@ -146,11 +146,15 @@ class Processes:
         return _described(run, self._runner.process(process_id))
 
     async def listed(self, workspace_id: str | None) -> list[dict[str, Any]]:
-        """Return live and retained processes of all daemons on this database, oldest first."""
+        """Return live and retained processes of all daemons on this database: those that run, then the ended ones.
+
+        The newest first in each.
+        """
         own = [(run, state) for run, state in self._runs.known() if workspace_id in (None, run.workspace.id)]
         held = frozenset(run.process_id for run in self._runs)
         others = await self._elsewhere.listed(workspace_id, held)
-        return sorted([*others, *(_described(run, state) for run, state in own)], key=lambda each: each["started_at"])
+        listed = [*others, *(_described(run, state) for run, state in reversed(own))]
+        return sorted(listed, key=lambda each: (each["state"] == "running", each["started_at"]), reverse=True)
 
     async def run(self, process_id: str) -> Run:
         """Return a process that this daemon holds and may be written to. Raises: Refusal, as write_stdin."""

@@ -11,7 +11,6 @@ import base64
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 import codespace
-from codespace import limits
+from codespace import duration, limits
 from codespace.display import display
 from codespace.gateway.grants import Grant
 from codespace.gateway.hold import Hold
@@ -126,7 +125,7 @@ class Pages:
         self._environment.filters |= {
             "lines": _lines,
             "own": _own,
-            "when": _when,
+            "when": duration.moment,
             "about": _about,
             "files": lambda names: _summary(", ".join(names)),
             "argv": _argv,
@@ -153,10 +152,6 @@ def _lines(text: str) -> Markup:
 
 def _own(text: str) -> Markup:
     return escape(text)
-
-
-def _when(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _about(hold: Hold) -> str:

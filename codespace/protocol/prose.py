@@ -11,15 +11,12 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
-from codespace import limits
+from codespace import duration, limits
 from codespace.display import display
 
 Result = Mapping[str, Any]
-_LAST_DAY: Final = 253_402_300_800.0
-# The end of the year 9999.
 
 _NO_PATH: Final = (
     "Names of files are compared: `dir/` takes all below a directory of that name. Ignored files come with "
@@ -320,7 +317,12 @@ def _state(result: Result) -> str:
 
 
 def _processes(result: Result) -> str:
-    return "\n".join(map(_state, result["processes"])) or "No command runs, and none is kept."
+    found = result["processes"]
+    shown = sum(each["state"] == "running" for each in found) + limits.PROCESSES_SHOWN  # those that run are the first
+    lines = [*map(_state, found[:shown])]
+    if found[shown:]:
+        lines.append(f"and {len(found) - shown} ended ones that started earlier; a workspace_id narrows the list")
+    return "\n".join(lines) or "No command runs, and none is kept."
 
 
 def _ending(result: Result) -> str:
@@ -381,19 +383,14 @@ def _approval(result: Result) -> str:
     }
     reason = f"reason {display(str(result['reason']))}" if result.get("reason") else None
     ids = (_id(result, name) for name in ("approval_id", "tool", "workspace_id"))
-    expires = _expires(result["expires_at"]) if state in ("pending", "granted") and "expires_at" in result else None
+    until = duration.moment(result.get("expires_at", -1)) if state in ("pending", "granted") else None
     ending = "expired" if state == "denied" and result.get("reason") == "expired" else state
-    lines = [_line(state, *ids, expires, reason), nexts.get(ending, "")]
+    lines = [_line(state, *ids, f"expires {until}" if until else None, reason), nexts.get(ending, "")]
     if result.get("shown"):
         lines.append(f"shown {_shown(result['shown'])}")
     if "result" in result:
         lines.append(f"result {_json(result['result'])}")
     return "\n".join(line for line in lines if line)
-
-
-def _expires(at: float) -> str | None:
-    """Say when, where a calendar has that day."""
-    return f"expires {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC" if 0 <= at < _LAST_DAY else None
 
 
 def _resumed(result: Result) -> str:

@@ -75,7 +75,7 @@ async def test_a_process_of_another_daemon_is_listed_however_many_commands_came_
         listed = (await other.call("list_processes"))["processes"]
         assert [(each["process_id"], each["state"]) for each in listed] == [
             (lives["process_id"], "running"),
-            *((each["process_id"], "exited") for each in behind[1:]),
+            *((each["process_id"], "exited") for each in reversed(behind[1:])),
         ]
 
 

@@ -228,7 +228,7 @@ async def test_more_commands_than_are_retained_keep_the_workspace_usable(monkeyp
         for number in range(8):
             assert (await bench.call("exec_command", command=["sh", "-c", f"exit {number}"]))["exit_code"] == number
         listed = (await bench.call("list_processes"))["processes"]
-        assert listed[-1]["exit_code"] == 7
+        assert listed[0]["exit_code"] == 7
         execution: Any = bench.daemon.tools._admission._drivers["exec_command"]  # type: ignore[attr-defined]
         assert len(list(execution._runs)) <= 4  # what was forgotten by the runner is not kept here either
 

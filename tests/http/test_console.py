@@ -119,6 +119,22 @@ async def test_a_list_shows_no_more_of_what_an_agent_does_than_a_line() -> None:
         assert many[2] not in page
 
 
+async def test_the_list_of_processes_begins_with_what_runs_and_goes_on_with_the_newest() -> None:
+    async with open_bench(workspace={"occupancy": "shared"}) as bench, signed_in(bench) as http:
+        for word in ("first-ended", "it-runs", "last-ended"):
+            script = "read line" if word == "it-runs" else ":"
+            command = ["sh", "-c", script, word]
+            await bench.call(
+                "exec_command", command=command, open_stdin=True, wait_seconds=0 if "read" in script else 10
+            )
+        page = (await http.get("/processes")).text
+        assert sorted(("first-ended", "it-runs", "last-ended"), key=page.index) == [
+            "it-runs",
+            "last-ended",
+            "first-ended",
+        ]
+
+
 @pytest.mark.parametrize(("times", "encoding", "shown"), [(1, "text", "\ufffd"), (99, "base64", "\\xff" * 99)])
 async def test_output_that_is_no_text_is_shown_as_what_it_is_on_its_page_and_as_it_comes(
     times: int, encoding: str, shown: str

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from mcp_types import TextContent
 
+from codespace import limits
 from codespace.errors import Refusal
 from codespace.protocol import prose
 from codespace.testing import open_bench
@@ -249,6 +250,25 @@ async def test_the_text_of_a_process_says_whose_it_is() -> None:
         listed = await said(bench, "list_processes")
         assert f"operation_id {started['operation_id']} · workspace_id main" in listed
         await bench.call("terminate_process", process_id=started["process_id"], grace_seconds=0)
+
+
+async def test_a_list_begins_with_what_runs_and_its_text_ends_with_the_newest_that_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "PROCESSES_SHOWN", 2)
+    async with open_bench(workspace={"occupancy": "shared"}) as bench:
+        gone = await bench.call("exec_command", command=["true"])
+        await bench.restart()
+        started = [await bench.call("exec_command", **FEEDABLE) for _ in range(2)]
+        ended = [await bench.call("exec_command", command=["true"]) for _ in range(3)]
+        ids = [each["process_id"] for each in (*reversed(started), *reversed(ended), gone)]
+        assert [each["process_id"] for each in (await bench.call("list_processes"))["processes"]] == ids
+        text = await said(bench, "list_processes")
+        assert [each in text for each in ids] == [True] * 4 + [False] * 2
+        assert text.endswith("\nand 2 ended ones that started earlier; a workspace_id narrows the list")
+        monkeypatch.setattr(limits, "PROCESSES_SHOWN", 4)
+        assert (await said(bench, "list_processes")).count("process_id proc-") == 6
+        assert "earlier" not in await said(bench, "list_processes")
 
 
 async def test_the_text_of_several_reads_says_what_to_do_about_an_error_and_announces_nothing_else() -> None:

@@ -147,7 +147,8 @@ COMMANDS: Final = (
         title="List commands",
         group="exec",
         description=(
-            "List commands that run, and ended ones that can still be read. Use it to find a process_id again."
+            "List commands that run, then ended ones that can still be read, the newest first. Use it to find a "
+            "process_id again."
         ),
         hints=LOOKS,
         arguments=(WORKSPACE,),
