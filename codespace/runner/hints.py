@@ -73,8 +73,8 @@ _PERHAPS: Final = (
 )
 PERHAPS_RESTRICTED: Final = (
     "Something in it has asked the network, and there is none: this workspace's network is `restricted`. "
-    f"{_PERHAPS} What it needs from outside must be there before, or the operator sets `network` to `enabled` and lists "
-    "hosts in `allowed_domains`."
+    f"{_PERHAPS} What it needs from outside must be there before, or the operator sets `network` to `enabled` and "
+    "lists hosts in `allowed_domains`."
 )
 PERHAPS_BESIDE: Final = (
     "Something in it has asked the network directly. The only way out is the proxy that http_proxy and https_proxy "

@@ -20,8 +20,8 @@ from codespace.settings.answer import ask
 from codespace.settings.fault import SettingsError, whole
 
 ANOTHER_PYTHON: Final = (
-    "Make CodeSpace's environment from another Python first, such as /usr/bin/python3 (`/usr/bin/python3 -m venv DIR`), "
-    "or name a smaller directory."
+    "Make CodeSpace's environment from another Python first, such as /usr/bin/python3 "
+    "(`/usr/bin/python3 -m venv DIR`), or name a smaller directory."
 )
 """Another virtual environment of the same Python would be told the same."""
 _FIRST_PERSON = 1000
