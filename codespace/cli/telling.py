@@ -8,7 +8,7 @@ from typing import Any
 from codespace.cli.recorded import ago
 from codespace.display import display
 from codespace.gateway.hold import Hold
-from codespace.gateway.view import input_view, stdin_view
+from codespace.gateway.view import input_view, reach_view, stdin_view
 
 _SUMMARY_CHARACTERS = 60  # one line of a table on a small terminal
 
@@ -61,6 +61,7 @@ def _command(shown: Mapping[str, Any]) -> Iterator[str]:
         yield f"directory    {display(shown['cwd'])}"
         yield from (f"variable     {display(f'{name}={value}')}" for name, value in shown["env"].items())
         yield f"stdin        {display(stdin_view(shown))}"
+        yield f"network      {display(reach_view(shown))}"
         yield f"time limit   {shown['timeout_seconds']:g} s"
     for name, version in shown.get("bound", {}).items():
         label, _, path = name.partition(":")

@@ -28,7 +28,7 @@ from codespace.gateway.recovery import Recovery
 from codespace.gateway.request import Request, require_same
 from codespace.gateway.runs import Run, Runs
 from codespace.gateway.trail import Trail
-from codespace.gateway.view import command_view
+from codespace.gateway.view import command_view, network_view
 from statemachines.execution import Execution as Law
 
 log = structlog.get_logger("codespace.execution")
@@ -44,7 +44,8 @@ _UNSEEN: Final = {"spawning": ("sight_lost", "found_lost")}
 _LOST: Final = dict.fromkeys(("spawning", "running", "draining"), ("owner_gone",))
 _UNRECORDED: Final = "The database could not record the start of this process; operation_status may lag behind."
 _NOT_AS_SHOWN: Final = (
-    "The program, a file named in the command or its directory is no longer what the hold showed; nothing was started."
+    "The program, a file named in the command, its directory or the network is no longer what the hold showed; nothing "
+    "was started."
 )
 
 
@@ -101,7 +102,8 @@ class Execution:
         arguments = request.arguments
         bound = await self._runner.resolve_program(request.workspace, arguments["command"], arguments["cwd"])
         shown = ("command", "cwd", "env", "stdin", "open_stdin", "tty", "rows", "cols", "timeout_seconds")
-        return {name: arguments[name] for name in shown} | {"bound": dict(bound)}
+        network = network_view(request.workspace)
+        return {name: arguments[name] for name in shown} | {"network": network, "bound": dict(bound)}
 
     async def perform(self, request: Request, hold: Hold | None) -> dict[str, Any]:
         """Start the command, wait up to wait_seconds for its end, and return what is known then.
@@ -328,7 +330,7 @@ class Execution:
             await self._runner.check_directory(request.workspace, cwd)
 
     async def _require_shown(self, request: Request, hold: Hold | None) -> None:
-        """Refuse unless program and named files are exactly what the hold showed."""
+        """Refuse unless program, named files and network are exactly what the hold showed."""
         if hold is None:
             return
         now = await self.preview(request)

@@ -1,6 +1,6 @@
 """What a scoped grant covers: terms made of what one hold showed, and the question whether another fits.
 
-Pure. Terms are never wider than what the operator saw of the program, directory, variables and time; and
+Pure. Terms are never wider than what the operator saw of the program, directory, variables, network and time; and
 whatever they cover is still decided by the profile, held, bound to what is shown and recorded.
 """
 
@@ -17,13 +17,13 @@ from codespace.gateway.launchers import is_launcher
 Scope = Literal["exact", "program", "patches"]
 SCOPES: Final[Mapping[Scope, str]] = {
     "exact": "this exact command, with the files that it names as they are",
-    "program": "this program with any arguments, in this directory with these variables",
+    "program": "this program with any arguments, in this directory with these variables and this network",
     "patches": "patches that touch nothing but what is under this path",
 }
 NOTHING: Final = " Nothing was granted."
 """How each refusal of a scope ends, which a page that only offers scopes leaves out."""
 _PINNED: Final = ("program", "program_file", "program_version")
-_SAME: Final = ("cwd", "env", "stdin", "open_stdin", "tty")
+_SAME: Final = ("cwd", "env", "stdin", "open_stdin", "tty", "network")
 
 
 def terms_of(hold: Hold, scope: Scope, *, root: str, path: str | None = None) -> dict[str, Any]:

@@ -113,6 +113,24 @@ def stdin_view(shown: Mapping[str, Any]) -> str:
     return "a terminal" if shown["tty"] else "none"
 
 
+def network_view(workspace: Workspace) -> dict[str, Any]:
+    """Return what a held command may reach, as it is bound; each name as a decision of the proxy tells its entry."""
+    domains = []
+    for each in workspace.allowed_domains:
+        port, pin = (f":{each.port}" if each.port else ""), (f"={each.address}" if each.address else "")
+        domains.append(f"{each.host}{port}{pin}")
+    return {"policy": workspace.network, "allowed_domains": domains}
+
+
+def reach_view(shown: Mapping[str, Any]) -> str:
+    """Return in words what network a held command was shown to get."""
+    network = shown.get("network")
+    if network is None:  # held before it was bound
+        return "not told"
+    listed = f": {', '.join(network['allowed_domains']) or 'no host'}" if network["policy"] == "enabled" else ""
+    return f"policy {network['policy']}{listed}"
+
+
 def input_view(shown: Mapping[str, Any]) -> str:
     """Return what a held write would write, as a person can read it: decoded, bytes that are no text as escapes."""
     data = str(shown["data"])

@@ -22,7 +22,7 @@ from codespace import duration, limits
 from codespace.display import display
 from codespace.gateway.grants import Grant
 from codespace.gateway.hold import Hold
-from codespace.gateway.view import input_view, stdin_view
+from codespace.gateway.view import input_view, reach_view, stdin_view
 
 FOLDER: Final = Path(codespace.__file__).parent / "console"
 HEADERS: Final[Mapping[str, str]] = {
@@ -130,6 +130,7 @@ class Pages:
             "files": lambda names: _summary(", ".join(names)),
             "argv": _argv,
             "stdin": lambda hold: stdin_view(hold.shown),
+            "reach": lambda hold: reach_view(hold.shown),
             "input": input_view,
             "written": written,
             "terms": _terms,

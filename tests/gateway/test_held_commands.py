@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from codespace.cli.telling import lines
 from codespace.errors import Refusal
 from codespace.testing import Bench, open_bench
 from codespace.testing.site import tree
@@ -164,6 +165,29 @@ async def test_a_grant_of_a_program_takes_any_arguments_and_is_never_had_for_a_s
         with pytest.raises(Refusal) as caught:
             await granted(bench, shell, scope="program", seconds=600)
         assert caught.value.code == "INVALID_ARGUMENT"
+
+
+async def test_what_is_granted_is_granted_with_the_network_that_was_shown() -> None:
+    async with open_bench(approvals="operator", files={"a.txt": "1\n2\n"}) as bench:
+        commands = {"program": ["wc", "-l", "a.txt"], "exact": ["head", "a.txt"], None: ["tail", "a.txt"]}
+        holds = {scope: await held(bench, "exec_command", command=command) for scope, command in commands.items()}
+        for scope, hold in holds.items():
+            await granted(bench, hold, **({"scope": scope, "seconds": 600} if scope else {}))
+        await bench.call("operation_resume", approval_id=holds["program"])
+        await bench.call("operation_resume", approval_id=holds["exact"])
+        assert (await bench.call("exec_command", command=commands["exact"]))["exit_code"] == 0
+        bench.site.add_workspace("main", approvals="operator", network="enabled", allowed_domains=["a.example:8080"])
+        await bench.restart()
+        with pytest.raises(Refusal, match="network") as caught:
+            await bench.call("operation_resume", approval_id=holds[None])
+        assert caught.value.code == "APPROVAL_CONFLICT"
+        for scope in ("program", "exact"):
+            hold = await held(bench, "exec_command", command=commands[scope])
+            shown = (await bench.daemon.operator.hold(hold)).shown
+            assert shown["network"] == {"policy": "enabled", "allowed_domains": ["a.example:8080"]}
+        assert "network      policy enabled: a.example:8080" in "\n".join(
+            lines(await bench.daemon.operator.hold(hold), 0)
+        )
 
 
 async def test_what_a_granted_command_reads_later_was_granted_with_it_or_is_held() -> None:

@@ -31,8 +31,10 @@ SHOWN = {
     "rows": 24,
     "cols": 80,
     "timeout_seconds": 60.0,
+    "network": {"policy": "restricted", "allowed_domains": []},
     "bound": BOUND,
 }
+OPENED = {"policy": "enabled", "allowed_domains": ["example.com"]}
 
 
 def hold(tool: str = "exec_command", shown: dict[str, Any] | None = None, **more: Any) -> Hold:
@@ -69,6 +71,8 @@ def test_an_exact_grant_covers_the_same_command_and_nothing_else() -> None:
         {"stdin": ""},
         {"tty": True},
         {"timeout_seconds": 61.0},
+        {"network": OPENED},
+        {"network": OPENED | {"allowed_domains": ["example.com", "more.example"]}},
         {"bound": bound(program_version="sha256:" + "3" * 64)},
         {"bound": bound(**{"file:a.txt": "sha256:" + "4" * 64})},
     ]
@@ -88,6 +92,8 @@ def test_a_program_grant_covers_any_arguments_and_pins_everything_else() -> None
         {"open_stdin": True},
         {"tty": True},
         {"timeout_seconds": 61.0},
+        {"network": OPENED},
+        {"network": OPENED | {"allowed_domains": ["example.com", "more.example"]}},
         {"bound": bound(program="/usr/local/bin/wc")},
         {"bound": bound(program_file="/usr/bin/dash")},
         {"bound": bound(program_version="sha256:" + "3" * 64)},

@@ -21,6 +21,7 @@ COMMAND = {
     "rows": 24,
     "cols": 80,
     "timeout_seconds": 600.0,
+    "network": {"policy": "enabled", "allowed_domains": ["a.example", "b.example:80=10.0.0.1"]},
     "bound": {},
 }
 
@@ -64,6 +65,11 @@ def test_what_is_typed_into_a_terminal_is_on_the_page_of_its_command() -> None:
 def test_input_that_is_granted_with_a_command_is_on_its_page(changes: dict[str, Any], told: str) -> None:
     assert told in page_of("exec_command", COMMAND | changes)
     assert told not in page_of("exec_command", COMMAND | {"stdin": None, "open_stdin": False, "tty": changes["tty"]})
+
+
+def test_the_network_that_is_granted_with_a_command_is_on_its_page() -> None:
+    assert "policy enabled: a.example, b.example:80=10.0.0.1" in page_of("exec_command", COMMAND)
+    assert "policy restricted<" in page_of("exec_command", COMMAND | {"network": {"policy": "restricted"}})
 
 
 def test_held_input_is_on_its_page_decoded() -> None:
