@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Final, Literal, Self
+from typing import Literal, Self
 
 import trio
 
@@ -278,9 +278,6 @@ def _does_not_answer(workspace: Workspace) -> Refusal:
     )
 
 
-_SHARED: Final = " The operator can set `occupancy: shared` to let processes and patches run side by side."
-
-
 def _busy(workspace: Workspace, blocker: Occupant | None) -> Refusal:
     if blocker is None:
         return Refusal(
@@ -301,7 +298,7 @@ def _busy(workspace: Workspace, blocker: Occupant | None) -> Refusal:
         "WORKSPACE_BUSY",
         f"Process {blocker.process_id} runs in workspace {workspace.id}; nothing was done.",
         next_step="Wait for it with read_process (wait_seconds), or end it with terminate_process, then send the same "
-        f"call again.{'' if workspace.approvals == 'operator' else _SHARED}",
+        "call again. The operator can set `occupancy: shared` to let processes and patches run side by side.",
         details=blocker.details(),
         process_id=blocker.process_id,
     )

@@ -186,7 +186,7 @@ WORKSPACE: Final[Mapping[str, Key]] = {
     "occupancy": Key(
         kinds.choice("exclusive", "shared"),
         "exclusive",
-        "`shared`: a live command blocks neither patches nor other commands; not with approvals `operator`.",
+        "`shared`: a live command blocks neither patches nor other commands.",
     ),
     "timeout_seconds": Key(
         kinds.seconds(), f"{limits.TIMEOUT_SECONDS:g}", "A command's time limit where the caller names none."

@@ -84,12 +84,6 @@ def _workspace(name: str, value: object, kinds_of: Mapping[str, str], default_ti
         raise SettingsError(
             f"{where}.allowed_domains", "The network is `restricted`.", "Remove it, or set network to `enabled`."
         )
-    if found.get("approvals") == "operator" and found.get("occupancy") == "shared":
-        raise SettingsError(
-            f"{where}.occupancy",
-            "Approvals are `operator`: a command that runs beside a held one could change what that was shown to run.",
-            "Use `exclusive`, or approvals `confirm`.",
-        )
     return Workspace(id=name, **found)
 
 

@@ -34,7 +34,6 @@ from .home import Home
             "`required`, or leave the key out",
         ),
         ({"approvals": "operator", "allow_degraded": True}, "workspaces.app.allow_degraded", "grant itself"),
-        ({"approvals": "operator", "occupancy": "shared"}, "workspaces.app.occupancy", "`exclusive`, or approvals"),
         ({"allow_degraded": "false"}, "workspaces.app.allow_degraded", "without quotes"),
         ({"allow_submounts": 0}, "workspaces.app.allow_submounts", "true or false"),
         ({"timeout_seconds": "30"}, "workspaces.app.timeout_seconds", "without quotes"),
