@@ -155,6 +155,8 @@ def held(hold: Hold, workspace: Workspace) -> Refusal:
         "The request is held until it is granted; nothing was done.",
         next_step=decided,
         details={
+            "workspace_id": hold.workspace_id,
+            "root": hold.root,
             "expires_at": hold.expires_at,
             "shown": visible(shown_view(hold), workspace),
             "approvals": hold.approvals,

@@ -25,6 +25,8 @@ Wait = Callable[[float], AbstractContextManager[object]]
 """Runs a block for at most so many seconds, and no longer than until a stop."""
 
 _HELD: Final = frozenset({"apply_patch", "exec_command", "operation_undo"})
+_USUAL: Final[Mapping[str, Any]] = {"env": {}, "stdin": None, "open_stdin": False, "tty": False, "rows": 24, "cols": 80}
+# What a command is run with that asks for nothing else; only what differs is put into a question.
 _SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
@@ -66,14 +68,16 @@ def question(tool: str, refusal: Refusal) -> str | None:
         return None  # one that asks for another request's hold has no result of its own behind a grant
     if refusal.code != "APPROVAL_REQUIRED" or details.get("approvals") == "operator" or "shown" not in details:
         return None
-    return f"{tool} is held until it is granted. It would do exactly this:\n\n{_preview(details['shown'])}"
+    place = ", ".join(display(str(details[name])) for name in ("workspace_id", "root") if details.get(name))
+    return f"{tool} in workspace {place}: held until it is granted. It would do exactly this:\n\n{_preview(details['shown'])}"
 
 
 def _preview(shown: Mapping[str, Any]) -> str:
     if "diff" in shown:
         notes = "".join(f"note: {display(note)}\n" for note in shown.get("notes", ()))
         return f"{notes}{display(shown['diff'], newlines=True)}"
-    return "\n".join(f"{name}: {display(json.dumps(value, ensure_ascii=False))}" for name, value in shown.items())
+    told = {name: value for name, value in shown.items() if name not in _USUAL or value != _USUAL[name]}
+    return "\n".join(f"{name}: {display(json.dumps(value, ensure_ascii=False))}" for name, value in told.items())
 
 
 def _decision(answer: types.ElicitResult) -> Decision | None:

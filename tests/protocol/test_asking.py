@@ -49,10 +49,14 @@ async def test_a_grant_runs_what_was_shown_and_the_call_answers_with_its_result(
             ran = await call(client, "exec_command", command=["sh", "-c", "exit 3"], env={"A": "1"})
             assert ran["exit_code"] == 3
         patch, command = user.questions
+        for tool, question in (("apply_patch", patch), ("exec_command", command)):
+            assert question.startswith(f"{tool} in workspace main, {bench.root}: held")
         assert "+new ⟨U+202E⟩line" in patch
         assert "note: log.txt, chunk 1: placed with white space ignored; its new" in patch
         assert 'command: ["sh", "-c", "exit 3"]' in command
         assert 'env: {"A": "1"}' in command
+        usual = ("stdin", "open_stdin", "tty", "rows", "cols")
+        assert [name for name in usual if f"\n{name}: " in command] == []
         assert tree(bench.root)["log.txt"] == "first\nnew \u202eline\n".encode()
 
 
@@ -103,3 +107,18 @@ async def test_a_client_of_the_era_without_a_way_back_is_not_asked() -> None:
                 await call(client, "apply_patch", patch=PATCH)
         assert caught.value.code == "APPROVAL_REQUIRED"
         assert user.questions == []
+
+
+async def test_whatever_differs_from_a_plain_command_is_in_the_question_and_nothing_else() -> None:
+    async with open_bench(approvals="confirm") as bench:
+        user = User("decline")
+        async with asked(bench, user) as client:
+            for given in ({"stdin": "words"}, {"open_stdin": True}, {"tty": True, "rows": 9, "cols": 99}, {}):
+                with pytest.raises(Refusal):
+                    await call(client, "exec_command", command=["true"], **given)
+        first, second, third, plain = user.questions
+        assert 'stdin: "words"' in first
+        assert "open_stdin: true" in second
+        assert [wanted for wanted in ("tty: true", "rows: 9", "cols: 99") if wanted not in third] == []
+        told = [line.partition(":")[0] for line in plain.splitlines()[2:]]
+        assert told == ["command", "cwd", "timeout_seconds", "bound"]
