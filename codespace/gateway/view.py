@@ -16,6 +16,7 @@ from codespace.gateway.hold import Hold
 from codespace.gateway.operation import Operation
 
 _PATHS: Final = frozenset({"path", "from_path", "files", "kept", "rescued"})
+_LONG: Final = frozenset({"diff", "diff_truncated", "stdin", "data"})
 
 
 def known(record: Any) -> dict[str, Any]:
@@ -92,9 +93,16 @@ def hold_view(hold: Hold) -> dict[str, Any]:
     return {"approval_id": hold.id, "state": hold.state, "expires_at": hold.expires_at}
 
 
-def shown_view(hold: Hold) -> dict[str, Any]:
-    """Return what a hold shows, as much of its diff as an answer holds; who decides reads the whole."""
+def shown_view(hold: Hold, *, again: bool = False) -> dict[str, Any]:
+    """Return what a hold shows, as much of its diff as an answer holds; who decides reads the whole.
+
+    Args:
+        again: For who asks after a hold, perhaps often. Where the operator decides, long texts are left out, and
+            `left_out` is there instead: they are what was sent.
+    """
     shown = dict(hold.shown)
+    if again and hold.approvals == "operator" and any(shown.get(name) for name in _LONG):
+        return {name: value for name, value in shown.items() if name not in _LONG} | {"left_out": True}
     diff = shown.get("diff", "").encode("utf-8", "surrogatepass")
     if len(diff) <= limits.DIFF_BYTES:
         return shown
@@ -142,8 +150,8 @@ def input_view(shown: Mapping[str, Any]) -> str:
         return data  # no base64: the write will be refused
 
 
-def held(hold: Hold, workspace: Workspace) -> Refusal:
-    """Return the refusal that a held request of a workspace gets."""
+def held(hold: Hold, workspace: Workspace, *, again: bool = False) -> Refusal:
+    """Return the refusal that a held request of a workspace gets; `again` as in `shown_view`."""
     decided = "Wait with approval_status until the operator has decided, then call operation_resume with approval_id."
     if hold.approvals != "operator":  # nobody else may ever look at it
         decided = (
@@ -158,7 +166,7 @@ def held(hold: Hold, workspace: Workspace) -> Refusal:
             "workspace_id": hold.workspace_id,
             "root": hold.root,
             "expires_at": hold.expires_at,
-            "shown": visible(shown_view(hold), workspace),
+            "shown": visible(shown_view(hold, again=again), workspace),
             "approvals": hold.approvals,
         },
         approval_id=hold.id,

@@ -69,7 +69,8 @@ def question(tool: str, refusal: Refusal) -> str | None:
     if refusal.code != "APPROVAL_REQUIRED" or details.get("approvals") == "operator" or "shown" not in details:
         return None
     place = ", ".join(display(str(details[name])) for name in ("workspace_id", "root") if details.get(name))
-    return f"{tool} in workspace {place}: held until it is granted. It would do exactly this:\n\n{_preview(details['shown'])}"
+    preview = _preview(details["shown"])
+    return f"{tool} in workspace {place}: held until it is granted. It would do exactly this:\n\n{preview}"
 
 
 def _preview(shown: Mapping[str, Any]) -> str:

@@ -510,10 +510,32 @@ async def test_a_diff_that_no_answer_holds_is_held_whole_for_the_operator() -> N
         shown = (await bench.daemon.operator.hold(caught.value.approval_id)).shown
         assert shown["diff"].count("of many\n") == 20_000
         status = await bench.call("approval_status", approval_id=caught.value.approval_id)
-        assert status["shown"]["diff_truncated"] is True
+        assert status["shown"] == {"files": ["long.txt"], "changes": told["shown"]["changes"], "left_out": True}
         await bench.daemon.operator.grant(caught.value.approval_id, by="the console")
         done = await bench.call("operation_resume", approval_id=caught.value.approval_id)
         assert done["apply_patch"]["status"] == "applied"
+
+
+@pytest.mark.parametrize(("approvals", "repeated"), [("operator", False), ("confirm", True)])
+async def test_who_asks_after_a_hold_is_not_told_again_what_was_sent_unless_they_decide_it(
+    approvals: str, repeated: bool
+) -> None:
+    async with open_bench(files=FILES, approvals=approvals) as bench:
+        for tool, asked in (
+            ("apply_patch", {"patch": APPEND}),
+            ("exec_command", {"command": ["cat"], "stdin": "CANARY"}),
+        ):
+            for _ in range(2):  # the request itself is answered with all that is shown, however often it comes
+                with pytest.raises(Refusal) as caught:
+                    await bench.call(tool, **asked)
+                assert "CANARY" in json.dumps(caught.value.details)
+            hold = caught.value.approval_id
+            status = await bench.call("approval_status", approval_id=hold)
+            with pytest.raises(Refusal) as caught:
+                await bench.call("operation_resume", approval_id=hold)
+            assert caught.value.details is not None
+            for shown in (status["shown"], caught.value.details["shown"]):
+                assert ("CANARY" in json.dumps(shown), "left_out" in shown) == (repeated, not repeated)
 
 
 @pytest.mark.parametrize(("approvals", "lines"), [("operator", 60_000), ("confirm", 20_000)])
