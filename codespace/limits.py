@@ -27,6 +27,8 @@ SCRUB_PATIENCE_SECONDS: Final = 3.0
 # How long a command of the operator's waits for readers of the log it cuts; a daemon goes on trying.
 AUDIT_PROBLEMS: Final = 20
 # `audit verify` names so many faults and counts the rest; a person needs the first ones.
+DOCTOR_ROWS: Final = 100_000
+# Newest rows of each table that `doctor` reads as a daemon would: a second's work, and mostly all there are.
 LIST_ROWS: Final = 1000
 # Most operations of one listing; far over what a person reads.
 LIST_CHARACTERS: Final = 64 * 1_048_576

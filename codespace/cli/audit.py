@@ -12,7 +12,7 @@ from codespace.cli import configured
 from codespace.display import display
 from codespace.errors import Refusal
 from codespace.gateway import audit
-from codespace.gateway.database import check_secrets, connect, refusal
+from codespace.gateway.database import check_secrets, connect, damage, refusal
 from codespace.settings import MEMORY_DATABASE
 
 _UNCHANGED = "Nothing was changed."
@@ -35,7 +35,9 @@ def run(arguments: argparse.Namespace) -> int:
             f"codespace: nothing has been recorded yet: there is no database at {display(settings.database)}.",
             file=sys.stderr,
         )
-        return cli.USAGE
+        if exported is None or exported.seq == 0:
+            return cli.USAGE
+        return _tell(audit.verify_nothing(exported))
     try:
         if arguments.question == "head":
             print(_written(head(settings.database)))
@@ -72,12 +74,13 @@ def problem(path: str) -> str | None:
     try:
         with connect(path) as db:
             (answer,) = db.execute("PRAGMA quick_check(1)").fetchone()
-            if answer == "ok":
+            found = damage(db) if answer == "ok" else answer
+            if found is None:
                 check_secrets(db)
     except sqlite3.Error as error:
         raise refusal(error, _UNCHANGED) from error
-    if answer != "ok":
-        return f"the database is damaged: {answer}"
+    if found is not None:
+        return f"the database is damaged: {found}"
     verdict = verify(path)
     return None if verdict.ok else verdict.problems[0].message
 

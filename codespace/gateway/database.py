@@ -27,6 +27,14 @@ SECRETS: Final = ("fingerprint",)
 _SECRET_BYTES: Final = 32  # as long as the SHA-256 of the HMAC that it keys
 _WAL_RETRY_SECONDS: Final = 0.01  # SQLite's busy timeout does not cover the switch to WAL
 
+_JSON: Final[Mapping[str, Mapping[str, str]]] = {
+    "operations": {"files": "array", "changes": "array", "outcome": "object"},
+    "holds": {"body": "object", "shown": "object", "result": "object"},
+    "grants": {"terms": "object"},
+    "instances": {"roots": "array"},
+}
+"""What is written as JSON, beside the events: their chain proves them."""
+
 _WORDS: Final[Mapping[str, str]] = {
     "SQLITE_BUSY": "another program kept the database locked",
     "SQLITE_LOCKED": "another program kept the database locked",
@@ -75,15 +83,48 @@ def prepare(path: str) -> tuple[Database, dict[str, bytes]]:
 def connect(path: str) -> Iterator[Database]:
     """Open an existing database without threads, for the command line.
 
+    On a filesystem that may only be read it is read as it is.
+
     Raises: Refusal STORE_UNAVAILABLE, also where there is no such file; nothing is created.
     """
     try:
         _inspect(path, create=False)
-        db = connect_raw(path)
+        db = _connect_read(path)
     except (OSError, sqlite3.Error) as error:
         raise refusal(error, f"{path} was not opened.") from error
     with contextlib.closing(db):
         yield db
+
+
+def _connect_read(path: str) -> Database:
+    """Return a connection that has read; where SQLite cannot make its log beside the file, one that needs none.
+
+    Raises: sqlite3.Error; Refusal STORE_UNAVAILABLE, where there is a log that it cannot read there.
+    """
+    db = connect_raw(path)
+    try:
+        db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError as error:
+        db.close()
+        if not error.sqlite_errorname.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")):
+            raise
+    except BaseException:
+        db.close()
+        raise
+    else:
+        return db
+    log = f"{path}-wal"
+    if os.path.exists(log) and os.path.getsize(log) > 0:
+        raise Refusal(
+            "STORE_UNAVAILABLE",
+            f"{path} cannot be read without its log ({log}), which takes a directory that may be written.",
+            next_step="Copy both to where they may be written, and set CODESPACE_OPERATIONS_DB to the copy.",
+        )
+    return Database(sqlite3.connect(_as_it_is(path), uri=True, isolation_level=None))
+
+
+def _as_it_is(path: str) -> str:
+    return f"file:{quote(path)}?mode=ro&immutable=1"
 
 
 def connect_raw(path: str) -> Database:
@@ -113,7 +154,7 @@ def _inspect(path: str, *, create: bool) -> None:
         raise Refusal("STORE_UNAVAILABLE", f"{path} is not a regular file; nothing was opened.")
     if found.st_size > 0:
         _check_owner_program(path)
-    if stat.S_IMODE(found.st_mode) & 0o077:
+    if stat.S_IMODE(found.st_mode) & 0o077 and (create or os.access(path, os.W_OK)):  # a copy may only be read
         os.chmod(path, 0o600)
 
 
@@ -137,7 +178,7 @@ def _header(path: str) -> tuple[int, int]:
     count pages that are still in the log only: SQLite calls that damage unless the schema may be written,
     which it cannot be through this connection.
     """
-    with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro&immutable=1", uri=True)) as look:
+    with contextlib.closing(sqlite3.connect(_as_it_is(path), uri=True)) as look:
         look.execute("PRAGMA writable_schema = ON")
         (application,) = look.execute("PRAGMA application_id").fetchone()
         (version,) = look.execute("PRAGMA user_version").fetchone()
@@ -174,6 +215,40 @@ def _migrate(db: Database, path: str) -> dict[str, bytes]:
         if db.conn.in_transaction:
             db.execute("ROLLBACK")
     return known
+
+
+def damage(db: Database) -> str | None:
+    """Return what of the schema is missing, or which row a daemon cannot read; None where nothing is.
+
+    Of a database that the next start migrates nothing is told. Source: limits.DOCTOR_ROWS, the newest of each table.
+    """
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version != schema.VERSION:
+        return None
+    whole = Database(memory=True)
+    with contextlib.closing(whole):
+        schema.MIGRATIONS.apply(whole)
+        missing = _parts(whole) - _parts(db)
+    if missing:
+        return f"it lacks {', '.join(sorted(missing)[:5])}"
+    for table, columns in _JSON.items():
+        for column, kind in columns.items():
+            found = db.execute(
+                f"SELECT rowid FROM (SELECT rowid, {column} AS told FROM {table} ORDER BY rowid DESC LIMIT ?) "  # noqa: S608
+                "WHERE CASE WHEN json_valid(told) THEN json_type(told) <> ? ELSE told IS NOT NULL END LIMIT 1",
+                (limits.DOCTOR_ROWS, kind),
+            ).fetchone()
+            if found is not None:
+                return f"{column} of row {found[0]} of {table} is not what a daemon writes there"
+    return None
+
+
+def _parts(db: Database) -> set[str]:
+    """Return the tables with their columns, and the indexes."""
+    sql = (
+        "SELECT m.name || coalesce('.' || c.name, '') FROM sqlite_master AS m LEFT JOIN pragma_table_info(m.name) AS c"
+    )
+    return {str(name) for (name,) in db.execute(sql)}
 
 
 def check_secrets(db: Database) -> None:

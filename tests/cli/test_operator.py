@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -112,6 +114,59 @@ def test_a_cut_tail_shows_against_a_head_that_was_kept(desk: Desk, database: Pat
     assert desk.codespace("audit", "verify").code == 0
     said = desk.codespace("audit", "verify", "--head", head)
     assert (said.code, said.out.split()[0]) == (1, "cut")
+
+
+@pytest.mark.parametrize("left", [None, b""], ids=["removed", "emptied"])
+def test_a_chain_that_is_gone_shows_against_a_head_that_was_kept(
+    desk: Desk, database: Path, left: bytes | None
+) -> None:
+    head = desk.codespace("audit", "head").out.strip()
+    database.unlink()
+    if left is not None:
+        database.write_bytes(left)
+    said = desk.codespace("audit", "verify", "--head", head)
+    assert (said.code, said.out.split()[0]) == (1, "cut")
+    assert "NOT SOUND" in said.out
+    assert "nothing has been recorded yet" in said.err
+    assert desk.codespace("audit", "verify", "--head", f"0:{'0' * 64}").code == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("DROP TABLE grants", "it lacks grants.approval_id"),
+        ("DROP INDEX operations_key", "it lacks operations_key"),
+        ("UPDATE operations SET files = 'none'", "files of row 1 of operations"),
+        ("UPDATE operations SET changes = '5'", "changes of row 1 of operations"),
+    ],
+)
+def test_doctor_finds_what_a_daemon_would_stumble_over(desk: Desk, database: Path, change: str, told: str) -> None:
+    row = "'op-x', 'patch', 'apply_patch', 'w', '/w', '', 'applied', 'inst-x', 1.0, '[]', '[]'"
+    columns = "id, kind, tool, workspace_id, root, fingerprint, state, instance_id, created_at, files, changes"
+    tamper(database, f"INSERT INTO operations ({columns}) VALUES ({row})")
+    assert lines(desk.codespace("doctor"), "fail") == []
+    tamper(database, change)
+    said = desk.codespace("doctor")
+    assert said.code == 1
+    assert told in lines(said, "fail")[0]
+
+
+def test_a_chain_on_a_filesystem_that_may_only_be_read_is_read_unless_its_newest_is_in_a_log(
+    desk: Desk, database: Path
+) -> None:
+    mounted = ("bwrap", "--dev-bind", "/", "/", "--ro-bind", database.parent, database.parent)
+
+    def verify() -> subprocess.CompletedProcess[str]:
+        words = (*mounted, sys.executable, "-m", "codespace", "audit", "verify")
+        return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+
+    database.chmod(0o644)
+    said = verify()
+    assert (said.returncode, said.stdout.split()[0]) == (0, "5"), said.stderr
+    (database.parent / f"{database.name}-wal").write_bytes(b"newer")
+    said = verify()
+    assert (said.returncode, said.stdout) == (2, "")
+    assert "Copy both to where they may be written" in said.stderr
 
 
 def test_asking_about_a_chain_that_is_not_there_makes_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
