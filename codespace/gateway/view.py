@@ -151,9 +151,14 @@ def input_view(shown: Mapping[str, Any]) -> str:
 
 
 def held(hold: Hold, workspace: Workspace, *, again: bool = False) -> Refusal:
-    """Return the refusal that a held request of a workspace gets; `again` as in `shown_view`."""
+    """Return the refusal that a held request of a workspace gets; once either says so, the operator alone decides.
+
+    Args:
+        again: As in `shown_view`.
+    """
+    approvals = "operator" if workspace.approvals == "operator" else hold.approvals
     decided = "Wait with approval_status until the operator has decided, then call operation_resume with approval_id."
-    if hold.approvals != "operator":  # nobody else may ever look at it
+    if approvals != "operator":  # nobody else may ever look at it
         decided = (
             "Ask your user whether it shall be done as shown, call approval_resolve with the decision and, once it is "
             "granted, operation_resume, each with approval_id."
@@ -167,7 +172,7 @@ def held(hold: Hold, workspace: Workspace, *, again: bool = False) -> Refusal:
             "root": hold.root,
             "expires_at": hold.expires_at,
             "shown": visible(shown_view(hold, again=again), workspace),
-            "approvals": hold.approvals,
+            "approvals": approvals,
         },
         approval_id=hold.id,
     )

@@ -39,6 +39,19 @@ async def test_who_may_not_decide_is_told_to_wait_for_the_operator() -> None:
         assert "approval_resolve" not in hold.next_step
 
 
+async def test_who_may_decide_no_more_is_told_to_wait_for_the_operator_of_what_was_held_before_too() -> None:
+    async with open_bench(approvals="confirm") as bench:
+        before = await refused(bench, "apply_patch", patch=ADD)
+        bench.site.add_workspace("main", approvals="operator")
+        await bench.restart()
+        hold = await refused(bench, "apply_patch", patch=ADD)
+        assert (hold.approval_id, (hold.details or {})["approvals"]) == (before.approval_id, "operator")
+        assert "approval_status" in hold.next_step
+        assert "approval_resolve" not in hold.next_step
+        await bench.daemon.operator.grant(str(hold.approval_id), by="the console")
+        assert (await bench.call("operation_resume", approval_id=hold.approval_id))["state"] == "consumed"
+
+
 async def test_a_directory_that_is_read_is_told_how_to_be_listed() -> None:
     async with open_bench(files={"src/a.py": "", "b.py": ""}) as bench:
         for path in ("src", "src/"):
