@@ -267,7 +267,10 @@ class Execution:
             refusal.operation_id = run.operation_id
             if refusal.code == "OUTCOME_UNKNOWN":
                 return await self._refused(run, motion, refusal, _UNSEEN, {"termination": "lost"})
-            return await self._refused(run, motion, refusal, _NEVER_STARTED, lasting.refusal_body(refusal))
+            kept = lasting.refusal_body(refusal)
+            return await self._refused(
+                run, motion, lasting.taking(request.operation_key, refusal), _NEVER_STARTED, kept
+            )
         except Exception:
             # Protects the end of a tree that nobody would follow; the runner's own stop ends what is left.
             with trio.move_on_after(limits.VERB_SECONDS, shield=True):

@@ -39,6 +39,13 @@ def repeated(body: Mapping[str, Any]) -> Refusal:
     return refusal
 
 
+def taking(operation_key: str | None, refusal: Refusal) -> Refusal:
+    """Return a refusal that is recorded under a key, saying that the next call needs another one."""
+    if operation_key is not None:
+        refusal.next_step += " Use a new operation_key for it: this one is taken by the call that was refused."
+    return refusal
+
+
 def result(answer: Mapping[str, Any]) -> dict[str, Any]:
     """Return the result to store for an answer."""
     return {name: value for name, value in answer.items() if name not in _OF_THE_ANSWER}

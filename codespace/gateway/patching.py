@@ -220,7 +220,8 @@ class Patching:
             plan = await self._stage(job, motion, plan)
         if isinstance(plan, Refusal):
             await self._tidy(job)
-            raise await self._end(job, motion, outcomes.REJECTED, plan, "rejected", ())
+            rejected = await self._end(job, motion, outcomes.REJECTED, plan, "rejected", ())
+            raise lasting.taking(job.request.operation_key, rejected)
         failed = await self._install(job, motion, [known(change) for change in plan.changes])
         if failed is not None:
             if motion.ended:  # recorded; until then the journal proves what is on disk

@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from codespace import limits, v4a
 from codespace.beneath import Root
-from codespace.errors import Refusal
+from codespace.errors import CODES, Refusal
 from codespace.v4a import paths
 from helper.patch.manifest import Manifest
 from helper.patch.policy import Policy
 from helper.patch.slots import Near, beside, directories_of, missing_directories, slots_of
 from helper.patch.tree import Tree, Versions
+
+_AS_READ: Final = "Correct the chunk by details.nearest, or by what you read: the file is as you read it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,10 @@ def plan(root: Root, policy: Policy, bounds: Bounds, operation: str, text: str, 
     tree = Tree(root, bounds.file_bytes)
     _check_versions(tree, expected)
     until = time.monotonic() + limits.PLACE_SECONDS
-    net = v4a.plan(patch, tree, lambda: time.monotonic() > until)
+    try:
+        net = v4a.plan(patch, tree, lambda: time.monotonic() > until)
+    except Refusal as refusal:
+        raise _as_read(refusal, expected) from None
     _check_sizes(net.changes, bounds.file_bytes)
     slots, before, after = slots_of(tree, net.changes, operation)
     missing = missing_directories(tree, (slot.path for slot in slots if slot.action == "create"), net.directories)
@@ -112,6 +117,14 @@ def _check_versions(tree: Tree, expected: Mapping[str, str]) -> None:
                 f"{path} is at {actual}, the patch was made for {version}. Nothing was written.",
                 details={"path": path, "expected": version, "actual": actual},
             )
+
+
+def _as_read(refusal: Refusal, expected: Mapping[str, str]) -> Refusal:
+    """Send nobody to read again what is as they read it: the versions were looked at, so the patch is what is wrong."""
+    usual = CODES["INVALID_PATCH"].next_step
+    if refusal.next_step == usual and (refusal.details or {}).get("path") in map(paths.clean, expected):
+        refusal.next_step = _AS_READ
+    return refusal
 
 
 def _check_sizes(changes: Iterable[v4a.NetChange], file_bytes: int) -> None:

@@ -263,6 +263,7 @@ async def test_a_program_that_cannot_start_is_recorded_as_never_started_and_repl
                 await start(bench, "no-such-program", operation_key="k")
             assert caught.value.code == "PROCESS_SPAWN_FAILED"
             assert (caught.value.details or {}).get("replayed") is replayed
+            assert caught.value.next_step.count("new one" if replayed else "new operation_key") == 1
         status = await bench.call("operation_status", operation_key="k")
         assert status["status"] == "spawn_failed"
         assert (await bench.call("list_processes"))["processes"] == []

@@ -89,6 +89,8 @@ async def test_a_key_repeats_a_refusal_and_conflicts_with_other_arguments() -> N
         assert (first.value.details["status"], first.value.details["replayed"]) == ("rejected", False)
         assert second.value.details["replayed"] is True
         assert (second.value.retryable, "new one" in second.value.next_step) == (False, True)
+        assert "new operation_key" in first.value.next_step
+        assert "new operation_key" not in second.value.next_step
         assert other.value.code == "OPERATION_KEY_CONFLICT"
         assert tree(bench.root) == OLD
 

@@ -229,6 +229,18 @@ async def test_a_version_conflict_is_said_before_a_chunk_without_a_place(site: S
     assert refused.value.code == "VERSION_CONFLICT"
 
 
+@pytest.mark.parametrize("known", [True, False])
+async def test_who_read_the_file_as_it_is_is_not_sent_to_read_it_again(site: Site, known: bool) -> None:
+    (site.root / "a").write_text("one\n")
+    (site.root / "b").write_text("two\n")
+    of = "a" if known else "b"
+    with pytest.raises(Refusal) as refused:
+        await site.plan("*** Update File: a", "-won", "+ONE", **{of: version((site.root / of).read_bytes())})
+    assert refused.value.code == "INVALID_PATCH"
+    assert ("Read the named file again" in refused.value.next_step) is not known
+    assert ("the file is as you read it" in refused.value.next_step) is known
+
+
 async def test_expected_versions_that_hold_let_the_patch_through(site: Site) -> None:
     (site.root / "a").write_text("one\n")
     await site.plan("*** Update File: a", "-one", "+ONE", a=version(b"one\n"), nothing="absent")
