@@ -30,16 +30,16 @@ class Registry:
 
         Raises: Refusal WORKSPACE_NOT_FOUND, or INVALID_ARGUMENT where the id is needed to choose.
         """
-        if workspace_id is not None:
-            return self._known(workspace_id)
-        if len(self._workspaces) == 1:
-            return next(iter(self._workspaces.values()))
         if not self._workspaces:
             raise Refusal(
                 "WORKSPACE_NOT_FOUND",
                 "The operator has registered no workspace.",
                 next_step="Ask the operator to register a directory with `codespace init DIR` and to restart.",
             )
+        if workspace_id is not None:
+            return self._known(workspace_id)
+        if len(self._workspaces) == 1:
+            return next(iter(self._workspaces.values()))
         raise Refusal(
             "INVALID_ARGUMENT",
             "workspace_id is needed: more than one workspace is registered.",

@@ -65,18 +65,19 @@ def _line(*parts: str | None) -> str:
 
 
 def _info(result: Result) -> str:
-    named = [
-        f"- {_name(entry.get('workspace_id') or entry.get('id'))} ({_name(entry.get('profile', '?'))})"
-        for entry in result["workspaces"]
+    none = "(none: ask the operator to register a directory with `codespace init DIR` and to restart)"
+    listed = [
+        f"- {_name(each.get('workspace_id') or each.get('id'))} ({_name(each.get('profile', '?'))})"
+        for each in result["workspaces"]
     ]
-    lines = [f"{result['server']} {result['version']}", "Workspaces:", *(named or ["(none registered)"])]
+    lines = [f"{result['server']} {result['version']}", "Workspaces:", *(listed or [none])]
     if "execution" in result:
         lines += [
             _line(f"workspace_id {_name(result.get('workspace_id'))}", f"profile {result.get('profile')}"),
             f"root {_name(result.get('root'))}",
             f"execution {_json(result['execution'])}",
         ]
-    else:
+    elif listed:
         lines.append("Next: workspace_info with a workspace_id says what is allowed and enforced there.")
     lines.append(f"Tools: {', '.join(result['tools_exposed'])}")
     return "\n".join(lines)

@@ -31,12 +31,15 @@ def test_the_only_workspace_may_be_left_out_and_a_choice_must_be_made_between_se
     two = Registry({"a": Workspace("a", "/a"), "b": Workspace("b", "/b")})
     assert code_of(two.find, None) == "INVALID_ARGUMENT"
     assert code_of(two.find, "c\x1b[2J") == "WORKSPACE_NOT_FOUND"
-    assert code_of(Registry({}).find, None) == "WORKSPACE_NOT_FOUND"
+    for workspace_id in (None, "a"):
+        with pytest.raises(Refusal) as caught:
+            Registry({}).find(workspace_id)
+        assert (caught.value.code, "codespace init" in caught.value.next_step) == ("WORKSPACE_NOT_FOUND", True)
 
 
 def test_an_unknown_id_is_shown_without_acting_on_a_terminal() -> None:
     with pytest.raises(Refusal, match=r"\\x1b") as caught:
-        Registry({}).find("\x1b[2J")
+        Registry({"a": Workspace("a", "/a")}).find("\x1b[2J")
     assert "\x1b" not in caught.value.message
 
 

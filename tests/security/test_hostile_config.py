@@ -138,7 +138,11 @@ def test_without_a_registered_workspace_nothing_is_reachable(tmp_path: Path) -> 
         return
     with Wire(site) as wire:
         answer = wire.call("read", workspace_id="main", path="/etc/passwd")
-        assert json.loads(answer["content"][0]["text"])["code"] == "WORKSPACE_NOT_FOUND"
+        refusal = json.loads(answer["content"][0]["text"])
+        assert refusal["code"] == "WORKSPACE_NOT_FOUND"
+        told = wire.call("workspace_info")["content"][0]["text"]
+        for text in (refusal["next_step"], told):  # one leads to the other for ever where both say: ask it for the ids
+            assert ("codespace init" in text, "workspace_info with" in text) == (True, False), text
 
 
 def test_the_state_directory_and_the_database_are_for_the_operator_alone(site: Site) -> None:
