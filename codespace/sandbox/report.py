@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import asdict
 from typing import Any, Final
 
 from codespace.contract import Workspace
-from codespace.sandbox import plan
+from codespace.display import display
+from codespace.sandbox import git, plan
 from codespace.sandbox.plan import HOME
 from codespace.sandbox.probe import Rung, Standing
 
@@ -44,6 +46,12 @@ _COMMIT: Final = (
     "read-only."
 )
 
+_COMMIT_OUTSIDE: Final = (
+    "The root is a linked worktree, and its repository lies outside: {}. Commands commit into that, so they may write "
+    "there all that is not hooks, configuration or another worktree's: the branches and objects of all worktrees, and "
+    "the index and unfinished merges or rebases of its main one. A link in it, or hidden branches, keep it read-only."
+)
+
 
 def rung(standing: Standing, workspace: Workspace) -> Rung:
     """Return the rung for commands of a workspace: a lesser one only where its operator allows it."""
@@ -77,11 +85,12 @@ def _reasons(standing: Standing, workspace: Workspace, chosen: Rung) -> list[str
 
 def _whole(standing: Standing, workspace: Workspace) -> dict[str, Any]:
     assert standing.equipment is not None
+    repository = _repository(workspace)
     carried = standing.equipment.mechanisms.carried(plan.quota(workspace))
     return {
         "filesystem": {
             "enforcement": "namespaces",
-            "writable": [workspace.root, "/tmp", HOME],  # noqa: S108 - the sandbox's own
+            "writable": [workspace.root, *repository, "/tmp", HOME],  # noqa: S108 - the sandbox's own
             "hidden": list(workspace.hidden_paths),
         },
         "git": workspace.git,
@@ -118,4 +127,13 @@ def _landlock_caveats(version: int) -> list[str]:
 
 
 def _caveats(workspace: Workspace) -> list[str]:
-    return [_HARD_LINKS, *([_COMMIT] if workspace.git == "commit" else [])]
+    outside = [_COMMIT_OUTSIDE.format(display(path)) for path in _repository(workspace)]
+    return [_HARD_LINKS, *([_COMMIT] if workspace.git == "commit" else []), *outside]
+
+
+def _repository(workspace: Workspace) -> tuple[str, ...]:
+    """Return the repository outside of the root that commands may commit into, where there is one."""
+    with contextlib.suppress(OSError):
+        common = git.common_directory(workspace.root) if workspace.git == "commit" else None
+        return () if common is None else (common,)
+    return ()

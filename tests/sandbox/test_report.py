@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
 import trio
 
 from codespace.contract import Workspace
 from codespace.runner.inprocess import open_runner
 from codespace.sandbox.box import Sandbox
+from codespace.testing import open_bench
 
 
 async def described(tmp_path: Path, sandbox: Sandbox | None) -> dict[str, object]:
@@ -54,3 +56,24 @@ async def test_without_one_it_is_said_loudly(tmp_path: Path) -> None:
     facts = await described(tmp_path, None)
     assert facts["exec_available"] is True
     assert "all rights" in str(facts["caveats"])
+
+
+@pytest.mark.parametrize("git", ["commit", "read_only"])
+async def test_the_repository_outside_that_commands_commit_into_is_told(tmp_path: Path, git: str) -> None:
+    with trio.fail_after(60):
+        async with open_bench(workspace={"git": git}) as bench:
+            home = tmp_path / "home"
+            for words in (
+                ["init", "-q", str(home)],
+                ["-C", str(home), "commit", "-q", "--allow-empty", "-m", "first"],
+                ["-C", str(home), "worktree", "add", "-q", str(bench.root)],
+            ):
+                await trio.run_process(["git", "-c", "user.name=a", "-c", "user.email=a@example.org", *words])
+            told = (await bench.call("workspace_info"))["execution"]
+            write = ["sh", "-c", 'echo x > "$0"', f"{home}/.git/refs/heads/made"]
+            ran = await bench.call("exec_command", command=write, wait_seconds=30)
+    writable = told["isolation"]["sandbox"]["filesystem"]["writable"]
+    opened = ran["exit_code"] == 0
+    assert opened is (git == "commit"), ran
+    assert (f"{home}/.git" in writable) is opened
+    assert any(f"{home}/.git" in each for each in told["caveats"]) is opened
