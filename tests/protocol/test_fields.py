@@ -71,6 +71,14 @@ async def test_no_result_has_a_field_that_is_documented_nowhere() -> None:
     assert surplus == []
 
 
+async def test_a_match_has_lines_around_it_only_where_they_were_asked_for() -> None:
+    async with open_bench(files={"a.txt": "one\ntwo\n"}) as bench:
+        (bare,) = (await bench.call("search", pattern="two"))["matches"]
+        assert bare == {"path": "a.txt", "line": 2, "column": 1, "text": "two"}
+        (match,) = (await bench.call("search", pattern="two", context_lines=1))["matches"]
+        assert match == bare | {"before": ["one"], "after": []}
+
+
 async def test_a_runner_without_a_sandbox_says_so_in_the_form_of_one_with_it() -> None:
     async with open_bench(sandbox=False) as bench:
         said = (await bench.call("workspace_info"))["execution"]["isolation"]["sandbox"]
