@@ -246,14 +246,18 @@ def _operation(result: Result) -> str:
         lines.append("Next: read_process for its output, as long as that is kept.")
     if "outcome" in result:
         lines.append(f"outcome {_shown(result['outcome'])}")
-    lines += map(_event, result.get("events", ()))
-    return "\n".join(lines)
+    return "\n".join([*lines, *_events(result)])
 
 
-def _event(event: Result) -> str:
-    details = _json(event["details"]) if event.get("details") else None
-    reason = display(str(event["reason"])) if event.get("reason") else None
-    return "event " + _line(f"{event.get('event')} -> {event.get('target')}", reason, details)
+def _events(result: Result) -> list[str]:
+    """Name the steps, with what only they tell. Why each is taken is the law's, and the same for all operations."""
+    told, steps = {**result, **result.get("outcome", {})}, list[str]()
+    for event in result.get("events", ()):
+        news = {name: value for name, value in event.get("details", {}).items() if told.get(name) != value}
+        steps.append(f"{event['event']} {_shown(news)}" if news else event["event"])
+    if steps and "finished_at" not in result:
+        steps[-1] += f": {display(str(result['events'][-1].get('reason', '')))}"
+    return [f"events {', '.join(steps)}"] if steps else []
 
 
 # --- commands ---
@@ -432,8 +436,9 @@ def _claimed(result: Result) -> str:
     if intent is None and not result.get("undone"):
         return "\n".join(["Nothing is due now.", *lines])
     if intent is None:
-        shown = [_intent(each) for each in result["undone"]]
-        return "\n".join(["Nothing new is due; claimed before and not completed:", *lines, *shown])
+        return "\n".join(
+            ["Nothing new is due; claimed before and not completed:", *lines, *map(_intent, result["undone"])]
+        )
     if intent["state"] == "claimed":
         lines.append("Next: do it within what you are allowed to, then steer_complete with this intent_id.")
     return "\n".join([*lines, _intent(intent)])

@@ -244,6 +244,22 @@ def test_the_last_bytes_of_a_range_are_found_whatever_their_padding() -> None:
         assert "go on with start_line 2" in prose.write("read", facts | lines)
 
 
+async def test_the_text_of_an_operation_names_its_steps_and_says_nothing_of_them_that_is_so_of_all() -> None:
+    async with open_bench() as bench:
+        applied = await bench.call("apply_patch", patch=ADD)
+        text = await said(bench, "operation_status", operation_id=applied["operation_id"])
+        assert text.endswith('\nevents minted {"tool": "apply_patch"}, admitted, planned, staged, installed, verified')
+        status = await bench.call("operation_status", operation_id=applied["operation_id"])
+        assert not [event["reason"] for event in status["events"] if event["reason"] in text]
+        ran = await bench.call("exec_command", **FEEDABLE)
+        text = await said(bench, "operation_status", operation_id=ran["operation_id"])
+        assert '"policy": "restricted"' in text
+        assert text.endswith(": The program runs and has a process_id.")
+        await bench.call("terminate_process", process_id=ran["process_id"], grace_seconds=0)
+        text = await said(bench, "operation_status", operation_id=ran["operation_id"])
+        assert text.count("ended_at") == 1  # in the outcome, which the last step records again
+
+
 async def test_the_text_of_a_process_says_whose_it_is() -> None:
     async with open_bench(others={"two": {}}, workspace={"occupancy": "shared"}) as bench:
         started = await bench.call("exec_command", workspace_id="main", **FEEDABLE)
