@@ -264,9 +264,9 @@ def _events(result: Result) -> list[str]:
 
 
 def _exec(result: Result) -> str:
-    dispatched = result["dispatch_status"]
+    dispatched, stored = result["dispatch_status"], "chunk" not in result
     lines = [
-        _ending(result) if "chunk" in result else _recorded(result),
+        "running when this was recorded" if stored and result.get("state") == "running" else _ending(result),
         _line(
             _id(result, "process_id"),
             _id(result, "operation_id"),
@@ -280,10 +280,6 @@ def _exec(result: Result) -> str:
     decisions = network.get("decisions", ()) if isinstance(network, Mapping) else ()
     lines += [f"network decision: {_json(decision)}" for decision in decisions]
     return "\n".join([*lines, *_tail(result)])
-
-
-def _recorded(result: Result) -> str:
-    return "running when this was recorded" if result.get("state") == "running" else _ending(result)
 
 
 def _output(result: Result) -> str:
