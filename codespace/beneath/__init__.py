@@ -16,7 +16,7 @@ from codespace.beneath.kernel import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat
 from codespace.beneath.names import Hidden, clean, showable
 from codespace.beneath.reach import primitive_in_force
 from codespace.beneath.root import Root
-from codespace.beneath.walking import Entry
+from codespace.beneath.walking import GONE, Entry
 
 STAGED_PREFIX: Final = ".codespace-"
 """What a patch stages or sets aside begins so; no find, search or read shows such a name."""
@@ -25,6 +25,7 @@ ALWAYS_HIDDEN: Final = (STAGED_PREFIX + "*",)
 
 __all__ = [
     "ALWAYS_HIDDEN",
+    "GONE",
     "RENAME_EXCHANGE",
     "RENAME_NOREPLACE",
     "STAGED_PREFIX",

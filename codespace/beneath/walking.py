@@ -10,9 +10,12 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 Kind = Literal["file", "directory", "link", "special"]
+
+GONE: Final = (errno.EXDEV, errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""What the primitives say of a mount, and of what was removed or swapped since it was listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ class Walk:
         return [entry for entry in found if not self._skip(entry)]
 
     def _count(self, directory: str, error: OSError) -> None:
-        if error.errno not in (errno.EXDEV, errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+        if error.errno not in GONE:
             self.unreadable += 1
             self.closed.append(directory)
 

@@ -814,9 +814,11 @@ from codespace.runner.roots import Roots
 from codespace.runner.search.search import Search
 root, kind = sys.argv[1:]
 os.makedirs(root + "/mounted"); os.makedirs(root + "/bound"); os.makedirs(root + "/../beside")
+os.makedirs(root + "/single"); open(root + "/single/file", "w").close()
 open(root + "/../beside/file", "w").write("needle")
 subprocess.run(["mount", "-t", "tmpfs", "tmpfs", root + "/mounted"], check=True)
 subprocess.run(["mount", "--bind", root + "/../beside", root + "/bound"], check=True)
+subprocess.run(["mount", "--bind", root + "/../beside/file", root + "/single/file"], check=True)
 open(root + "/mounted/file", "w").write("needle")
 async def main():
     for allowed in (False, True):
@@ -826,6 +828,7 @@ async def main():
         found = await search.search(workspace, "needle", literal=True, glob=None, context_lines=0, limit=100)
         names = await search.find(workspace, glob="file", query=None, include_ignored=False, limit=100)
         print(",".join(match.path for match in found.matches if match.path.endswith("/file")), ",".join(names.paths))
+        print(names.total_seen, found.files_searched)
 trio.run(main)
 """
 
@@ -834,4 +837,5 @@ def test_a_mount_below_the_root_is_searched_only_where_allowed(workspace: Worksp
     argv = ["unshare", "--user", "--map-root-user", "--mount", sys.executable, "-c", _MOUNTED, workspace.root, kind]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [" ", "bound/file,mounted/file bound/file,mounted/file"]
+    paths = "bound/file,mounted/file,single/file"
+    assert done.stdout.splitlines() == [" ", "0 10", f"{paths} {paths}", "3 13"]

@@ -30,6 +30,8 @@ class Matches:
         self.whole = False
         """Whether ripgrep came to its end."""
         self.too_long = 0
+        self.files: dict[str, bool] = {}
+        """Files that match, by path; whether a NUL byte was found in one."""
         self.behind: list[str] = []
         """Paths of files that match behind their first NUL byte too: ripgrep takes each of these for the end of a line,
         so that the numbers of lines are no longer true."""
@@ -95,6 +97,7 @@ class Matches:
         if path is None:
             return
         binary = content.get("binary_offset")
+        self.files[path] = binary is not None
         if binary is not None:
             if any(column is not None and end > binary for _, _, column, end in lines):
                 self.behind.append(path)

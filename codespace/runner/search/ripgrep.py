@@ -1,25 +1,28 @@
 """One find or search by ripgrep, in the sandbox that holds the root alone or on descriptors from `beneath`.
 
-What comes back is looked at again: a hidden name, a git directory or a mount below the root is
-never shown, whatever ripgrep was told to leave out.
+What comes back from the sandbox is looked at again: a hidden name, a git directory or a mount below
+the root is never shown, whatever ripgrep was told to leave out, and wherever a name has led it. Its
+names are reached anew, and the lines of files that match are had from descriptors.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import re
 import resource
 import signal
+import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from codespace import limits
-from codespace.beneath import STAGED_PREFIX, Entry, Root, showable
+from codespace.beneath import GONE, STAGED_PREFIX, Entry, Root, showable
 from codespace.contract import Workspace
 from codespace.display import display
 from codespace.errors import Refusal
@@ -29,6 +32,7 @@ from codespace.runner.search.ignores import Ignores
 from codespace.runner.search.matches import Matches
 from codespace.runner.search.names import Names
 from codespace.runner.search.stopping import Stop
+from codespace.sandbox import submounts
 
 _BATCH: Final = min(512, max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8, 32))
 # Files handed to one ripgrep as descriptors: with all searches at once, half of what the process may have.
@@ -97,17 +101,16 @@ class Ripgrep:
         self._confinement = confinement
         self._stop = stop
         self._deadline = deadline
-        self._inside: dict[str, bool] = {}
 
     def names(self, wanted: Callable[[str], bool] | None, *, include_ignored: bool) -> list[str]:
-        """Return the paths of visible files that are wanted, sorted; not yet checked for mounts."""
+        """Return the paths of visible files that are wanted, sorted."""
         if self._confinement.kind == "bubblewrap":
             names = Names()
             arguments = ["--files", "--null", *(("--no-ignore",) if include_ignored else ())]
             if self._in_sandbox(arguments, names.take, self._deadline):
-                return sorted(self._chosen(names.found, wanted))
+                return self._reached(self._chosen(names.found, wanted))
         walked = (entry.path for entry in self._walk(self._deadline, include_ignored=include_ignored))
-        return sorted(filter(wanted, walked) if wanted else walked)
+        return sorted(path for path in (filter(wanted, walked) if wanted else walked) if path not in self._mounts)
 
     def matches(self, question: Question) -> Matches:
         """Return the matches in visible files, unsorted.
@@ -115,23 +118,54 @@ class Ripgrep:
         Raises: Refusal INVALID_ARGUMENT with ripgrep's own words about the pattern.
         """
         if self._confinement.kind == "bubblewrap":
-            matches = self._matches_in_sandbox(question, binary=True)
-            is_enough = self.cut == "size" and matches is not None and matches.are_enough(question.most)
-            if matches is not None and self.cut is not None and not is_enough:
+            is_binary = True
+            told = self._matches_in_sandbox(question, binary=True)
+            is_enough = self.cut == "size" and told is not None and told.are_enough(question.most)
+            if told is not None and self.cut is not None and not is_enough:
                 # Files that are no text can hold gigabytes, and more matches than are taken from ripgrep.
-                self.cut = None
-                matches = self._matches_in_sandbox(question, binary=False)
-                self.is_text_only = matches is not None and self.cut is None
-            if matches is not None:
-                if question.wanted is not None and not question.is_prefilter_all and self.cut is None:
-                    self._count(question, matches)
+                self.cut, is_binary = None, False
+                told = self._matches_in_sandbox(question, binary=False)
+                self.is_text_only = told is not None and self.cut is None
+            if told is not None:
+                matches = self._looked_up(question, told, large=is_binary)
+                is_of_wanted = question.wanted is None or question.is_prefilter_all
+                is_of_visible = not self._mounts
+                if self.cut is None and not (is_of_wanted and is_of_visible):
+                    self._count(question, matches, may_stay=is_of_visible)
                 return matches
         return self._matches_beneath(question)
 
+    def _looked_up(self, question: Question, told: Matches, *, large: bool) -> Matches:
+        """Have the lines from files that `beneath` opens: ripgrep opens by name, and may have followed a link.
+
+        No more of them than one answer shows, but all that may match behind a NUL byte, for the note.
+
+        Args:
+            large: Whether large binary files are searched too: they were, in no time.
+        """
+        cut, self.cut = self.cut, None
+        self._deadline = max(self._deadline, time.monotonic() + limits.SEARCH_LAST_SECONDS)
+        described: dict[str, str] = {}
+        matches = Matches(described.get, question.context_lines)
+        counts = Counter(match.path for match in told.found)
+        text, binary = ([path for path in told.files if told.files[path] is kind] for kind in (False, True))
+        for paths in (text, binary):
+            for batch in _batches(sorted(paths, key=shown), counts, question.most):
+                if self.cut is not None or (paths is text and matches.are_enough(question.most)):
+                    break
+                self._search_batch(question, batch, described, matches, large=large)
+        if cut is None:
+            matches.files_searched = told.files_searched
+        self.cut = self.cut or cut
+        return matches
+
     def _matches_in_sandbox(self, question: Question, *, binary: bool) -> Matches | None:
-        """Search all files, in the time that leaves enough for doing without, or none with a NUL byte."""
-        matches = Matches(self._named_in(question), question.context_lines)
-        arguments = [*question.arguments(), *(("--binary",) if binary else ())]
+        """Search all files, in the time that leaves enough for doing without, or none with a NUL byte.
+
+        Returns: `files` alone is for use, as paths of the root; what they hold is looked up.
+        """
+        matches = Matches(self._named_in(question), 0)
+        arguments = [*replace(question, context_lines=0).arguments(), *(("--binary",) if binary else ())]
         deadline = self._deadline - limits.SEARCH_TEXT_SECONDS * binary
         if question.prefilter is not None:
             arguments += [f"--type-add=wanted:{question.prefilter}", "--type=wanted"]
@@ -141,13 +175,16 @@ class Ripgrep:
             matches.cut_off()
         return matches
 
-    def _count(self, question: Question, matches: Matches) -> None:
-        """Have only the files that were asked for count as searched: ripgrep opened others, whose matches were dropped.
+    def _count(self, question: Question, matches: Matches, *, may_stay: bool) -> None:
+        """Have only the files that were asked for and may be seen count as searched: ripgrep opened others too.
 
         "Nothing found in 40,000 files" is no answer to a glob that is misspelt.
+
+        Args:
+            may_stay: Whether ripgrep's own count tells nothing of hidden files, and may stand where there is no other.
         """
         wanted = self.names(question.wanted, include_ignored=False)
-        if self.cut is None:
+        if self.cut is None or not may_stay:
             matches.files_searched = len(wanted)
         self.cut = None  # of the matches nothing is missing
 
@@ -156,16 +193,6 @@ class Ripgrep:
         lowered = path.lower()
         git = ".git" in lowered and ".git" in lowered.split("/")
         return not git and not self._root.is_hidden(path)
-
-    def is_inside(self, path: str) -> bool:
-        """Return whether the directory of `path` is on the root's own mount, or mounts are allowed."""
-        if self._workspace.allow_submounts:
-            return True
-        directory = path.rpartition("/")[0]
-        known = self._inside.get(directory)
-        if known is None:
-            known = self._inside[directory] = self._root.reaches(directory or ".")
-        return known
 
     def _chosen(self, found: Iterable[str], wanted: Callable[[str], bool] | None) -> Iterator[str]:
         """Yield the names to be shown; a glob of many parts on many long names would take hours."""
@@ -176,6 +203,45 @@ class Ripgrep:
                 self._require_time(until)
                 if (wanted is None or wanted(path)) and self.is_visible(path):
                     yield path
+
+    def _reached(self, paths: Iterable[str]) -> list[str]:
+        """Return those that are there, sorted: ripgrep lists by name, and may have followed a link to hidden ones."""
+        below: dict[str, list[str]] = {}
+        for path in paths:
+            directory, slash, name = path.rpartition("/")
+            below.setdefault(directory + slash, []).append(name)
+        until = max(self._deadline, time.monotonic() + limits.SEARCH_LAST_SECONDS)
+        reached: list[str] = []
+        with contextlib.suppress(_Over):
+            for directory, names in below.items():
+                self._require_time(until)
+                reached.extend(directory + name for name in self._present(directory.rstrip("/") or ".", names))
+        return sorted(path for path in reached if path not in self._mounts)
+
+    def _present(self, directory: str, names: Iterable[str]) -> Iterator[str]:
+        try:
+            held = self._root.open_listing(directory)
+        except OSError as error:
+            self.unreadable = self.unreadable or error.errno not in GONE
+            return
+        try:
+            for name in names:
+                try:
+                    if stat.S_ISREG(os.stat(name, dir_fd=held, follow_symlinks=False).st_mode):
+                        yield name
+                except OSError as error:
+                    self.unreadable = self.unreadable or error.errno not in GONE
+        finally:
+            os.close(held)
+
+    @functools.cached_property
+    def _mounts(self) -> frozenset[str]:
+        """What is mounted below the root and does not belong to it: a listing does not tell a file that is."""
+        if self._workspace.allow_submounts:
+            return frozenset()
+        prefix = os.readlink(f"/proc/self/fd/{self._root.fd}").rstrip("/") + "/"
+        points = (entry.point for entry in submounts.table())
+        return frozenset(point.removeprefix(prefix) for point in points if point.startswith(prefix))
 
     def _require_time(self, deadline: float) -> None:
         if self._stop.said:
@@ -214,22 +280,24 @@ class Ripgrep:
             if question.wanted is None or question.wanted(entry.path):
                 batch.append(entry)
             if len(batch) == _BATCH:
-                self._search_batch(question, batch, described, matches)
+                self._search_batch(question, batch, described, matches, large=False)
                 batch = []
                 if self.cut is not None:
                     return matches
-        self._search_batch(question, batch, described, matches)  # also where it is empty: the pattern may be wrong
+        self._search_batch(
+            question, batch, described, matches, large=False
+        )  # also where it is empty: the pattern may be wrong
         return matches
 
     def _search_batch(
-        self, question: Question, batch: Sequence[Entry], described: dict[str, str], matches: Matches
+        self, question: Question, batch: Sequence[Entry], described: dict[str, str], matches: Matches, *, large: bool
     ) -> None:
         descriptors: list[int] = []
         searched = matches.files_searched
         described.clear()
         try:
             for entry in batch:
-                descriptor = self._open(entry)
+                descriptor = self._open(entry, large=large)
                 if descriptor is not None:
                     descriptors.append(descriptor)
                     described[f"/proc/self/fd/{descriptor}"] = shown(entry.path)
@@ -244,21 +312,21 @@ class Ripgrep:
         if not described:
             matches.files_searched = searched
 
-    def _open(self, entry: Entry) -> int | None:
+    def _open(self, entry: Entry, *, large: bool) -> int | None:
         """Open a file that the walk named, or leave it out: it may be gone, or out of reach, by now."""
         try:
             descriptor = self._root.open_entry(entry)
         except Refusal as refused:
             self.unreadable = self.unreadable or refused.code == "FILE_OPERATION_FAILED"
             return None
-        if not _is_large_binary(descriptor):
+        if large or not _is_large_binary(descriptor):
             return descriptor
         os.close(descriptor)
         self.too_large.append(shown(entry.path))
         return None
 
     def _walk(self, deadline: float, *, include_ignored: bool) -> Iterator[Entry]:
-        require_time = partial(self._require_time, deadline)
+        require_time = functools.partial(self._require_time, deadline)
         ignores = Ignores(self._root, require_time)
 
         def skip(entry: Entry) -> bool:
@@ -302,9 +370,23 @@ class Ripgrep:
                 self.cut = "time"
                 return None
             wanted = question.wanted is None or question.wanted(path)
-            return shown(path) if wanted and self.is_visible(path) and self.is_inside(path) else None
+            return path if wanted and self.is_visible(path) else None
 
         return named
+
+
+def _batches(paths: Sequence[str], counts: Mapping[str, int], most: int | None) -> Iterator[list[Entry]]:
+    """Yield files in portions that should hold as many matches as are enough."""
+    batch: list[Entry] = []
+    due = 0
+    for path in paths:
+        batch.append(Entry(path, "file"))
+        due += counts[path]
+        if len(batch) == _BATCH or (most is not None and due >= most):
+            yield batch
+            batch, due = [], 0
+    if batch:
+        yield batch
 
 
 def shown(path: str) -> str:

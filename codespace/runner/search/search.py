@@ -84,7 +84,7 @@ class Search:
             wanted = _filter(_aimed(glob, self._roots.of(workspace)))
             names = call.names(wanted, include_ignored=include_ignored)
             kept, total = fuzzy.best(query, names, limit) if query is not None else (names[:limit], len(names))
-            paths = tuple(shown(path) for path in kept if call.is_inside(path))
+            paths = tuple(shown(path) for path in kept)
             reason = call.cut or ("limit" if total > limit else "unreadable" if call.unreadable else None)
             return FindResult(paths, reason is not None, total, reason)
 
