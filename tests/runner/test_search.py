@@ -169,7 +169,7 @@ async def test_a_ripgrep_that_went_since_it_was_looked_for_is_a_refusal(
     assert "No such file" in refusal.message
 
 
-@pytest.mark.parametrize("glob", ["keys", "[k]eys", "[Kk]e[a-z]s", "*.[pP][eE]m", "[z-a]x", "?"])
+@pytest.mark.parametrize("glob", ["keys", "[k]eys", "[!l]eys", "[Kk]e[a-z]s", "*.[pP][eE]m", "[z-a]x", "?"])
 async def test_what_is_hidden_is_not_even_counted(search: Search, tmp_path: Path, glob: str) -> None:
     workspace = Workspace(id="w", root=str(tmp_path), hidden_paths=(glob,))
     put(workspace, {"seen": "needle", "zx": "needle", "b-7": "needle"})

@@ -91,3 +91,15 @@ async def test_a_binary_file_of_any_size_is_looked_up_in_the_sandbox_too_and_wha
     assert [note.split(". ")[0] for note in (*found.notes, *cut.notes)] == [
         "matches behind a NUL byte are not shown, in large, z"
     ] * 2
+
+
+@pytest.mark.parametrize("hidden", [".env.[!e]*", ".env.\\prod", ".env.prod"])
+async def test_whether_a_hidden_name_exists_is_told_by_no_count_and_no_long_line(
+    search: Search, tmp_path: Path, hidden: str
+) -> None:
+    workspace = Workspace(id="w", root=str(tmp_path), hidden_paths=(hidden,))
+    put(tmp_path, {"seen": "x"})
+    globs = (None, ".env.prod", ".env.p*", "*.prod")
+    without = [await grep(search, workspace, glob) for glob in globs]
+    put(tmp_path, {".env.prod": "needle" + "x" * 6_000_000})
+    assert [await grep(search, workspace, glob) for glob in globs] == without

@@ -129,7 +129,7 @@ class Ripgrep:
             if told is not None:
                 matches = self._looked_up(question, told, large=is_binary)
                 is_of_wanted = question.wanted is None or question.is_prefilter_all
-                is_of_visible = not self._mounts
+                is_of_visible = not self._mounts and all(map(_is_plain, self._workspace.hidden_paths))
                 if self.cut is None and not (is_of_wanted and is_of_visible):
                     self._count(question, matches, may_stay=is_of_visible)
                 return matches
