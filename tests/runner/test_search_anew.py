@@ -1,4 +1,4 @@
-"""What ripgrep names is looked at anew: it works by name, and a name can lead elsewhere by the time that it opens it."""
+"""What ripgrep names is looked at anew: it works by name, and a name may lead elsewhere once it opens it."""
 
 from __future__ import annotations
 
@@ -74,6 +74,14 @@ async def test_a_name_is_told_and_counted_only_where_it_is_there(roots: Roots, t
     found = await find(search, workspace)
     assert (found.paths, found.total_seen, found.truncated) == (("k/plain",), 1, False)
     assert (await grep(search, workspace, "{*/m,m}erger")).files_searched == 0
+
+
+@pytest.mark.parametrize("rules", ["/*\n!/src\n", ".*\n", "*\n!*/\n!*.py\n"])
+async def test_rules_that_match_the_root_itself_leave_it_in(search: Search, tmp_path: Path, rules: str) -> None:
+    put(tmp_path, {".gitignore": rules, "src/a.py": "needle"})
+    workspace = Workspace(id="w", root=str(tmp_path))
+    assert (await find(search, workspace)).paths == ("src/a.py",)
+    assert [match.path for match in (await grep(search, workspace)).matches] == ["src/a.py"]
 
 
 async def test_a_binary_file_of_any_size_is_looked_up_in_the_sandbox_too_and_what_lies_behind_a_nul_told(

@@ -49,6 +49,8 @@ class Ignores:
 
     def skips(self, entry: Entry) -> bool:
         """Return whether an entry is ignored by the nearest directory whose rules speak about it."""
+        if entry.path == ".":
+            return False  # no rule is about the root itself: `.*` would take everything away
         chain = self._chain(_directory(entry.path))
         while chain is not None:
             below = entry.path[chain.start :]
