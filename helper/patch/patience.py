@@ -31,18 +31,24 @@ class Patience:
         passing: Callable[[Exception], None] = lambda error: None,
         *,
         otherwise: bool = False,
+        lasting: Callable[[Exception], None] = lambda error: None,
     ) -> bool:
         """Return what `act` says, trying again where the way to a file leads elsewhere for a moment.
 
         Args:
             passing: Told of each failure; raises where trying again is of no use.
             otherwise: The answer where it failed to the end.
+            lasting: Told of the failure that was the last; raises where it does not allow that answer.
         """
+        last: Exception | None = None
         for _ in self._attempts():
             try:
                 return act()
             except (Refusal, OSError) as error:
                 passing(error)
+                last = error
+        if last is not None:
+            lasting(last)
         return otherwise
 
     def persist(self, act: Callable[[], Found]) -> Found:

@@ -22,11 +22,12 @@ from helper.patch.journal import Journal
 from helper.patch.manifest import Directory, Manifest, Slot
 from helper.patch.patience import Patience, leads_elsewhere
 from helper.patch.renames import exchange, mend, put, take
-from helper.patch.sight import Sight, discard, is_after, is_before, is_lost, reach, see, sync_parents
+from helper.patch.sight import Sight, Unreadable, discard, is_after, is_before, is_lost, reach, see, sync_parents
 from helper.patch.staging import sweep, write_beside
 from helper.patch.strays import astray, missed, sweep_strays
 
 _PASSING: Final = frozenset({"EROFS", "EIO", "ENOSPC", "EDQUOT"})
+_DENIED: Final = frozenset({"EACCES", "EPERM"})  # a directory outside the root gives them too, so they are waited out
 
 
 @dataclass(slots=True)
@@ -49,10 +50,11 @@ def restore(root: Root, manifest: Manifest, journal: Journal, patience: Patience
         lost = {number for number, is_moved in moving.items() if patience.insist(is_moved, otherwise=True)}
         moved |= missed(journal, lost)
     for slot in reversed(manifest.slots):
-        if slot.number in installed:
-            if not patience.insist(partial(_put_back, root, slot, journal), _require_passable):
+        if slot.number in installed and not patience.insist(partial(_is_out, root, slot)):
+            put_back = partial(_put_back, root, slot, journal)
+            if not patience.insist(put_back, _require_passable, lasting=_require_allowed):
                 kept.append(slot.path)
-        elif not patience.insist(partial(discard, root, slot, (slot.after,), journal), _require_passable):
+        elif not patience.insist(partial(discard, root, slot, (_left(slot),), journal), _require_passable):
             moved.add(slot.number)
     unmade = frozenset(journal.note("unmade") or ())
     for directory in reversed(manifest.directories):
@@ -118,6 +120,18 @@ def _was_installed(root: Root, slot: Slot, *, begun: bool) -> bool:
     return not (there.absent if slot.action == "create" else is_before(slot, there))
 
 
+def _is_out(root: Root, slot: Slot) -> bool:
+    """Return whether nothing of the slot is in place, so that at most a file beside it is left to be thrown away."""
+    if slot.action == "create":
+        return reach(root, slot.path).absent or is_after(slot, reach(root, slot.beside))
+    return is_before(slot, reach(root, slot.path))
+
+
+def _left(slot: Slot) -> str:
+    """Return the version of what lies beside a slot that is out."""
+    return slot.before if slot.action == "remove" else slot.after
+
+
 def _put_back(root: Root, slot: Slot, journal: Journal) -> bool:
     """Undo one installed slot. Returns: False where the path is not as before, by somebody else's doing."""
     there, beside = reach(root, slot.path), reach(root, slot.beside)
@@ -176,13 +190,19 @@ def _put_back_remove(root: Root, slot: Slot, there: Sight, beside: Sight, journa
     return is_before(slot, reach(root, slot.path))
 
 
-def _require_passable(error: Exception) -> None:
+def _require_allowed(error: Exception) -> None:
+    """As `_require_passable`, also where the account may not write; a file that it may not read is somebody's work."""
+    if not isinstance(error, Unreadable):
+        _require_passable(error, _PASSING | _DENIED)
+
+
+def _require_passable(error: Exception, codes: Collection[str] = _PASSING) -> None:
     """Refuse to give an outcome where the disk, and nobody's work, is in the way: it is asked again later."""
     if isinstance(error, Refusal):
         code = (error.details or {}).get("errno")
     else:
         code = errno.errorcode.get(getattr(error, "errno", 0))
-    if code in _PASSING:
+    if code in codes:
         raise Refusal(
             "FILE_OPERATION_FAILED",
             f"The disk stands in the way of putting files back ({code}); each file is whole, and the journal is kept.",

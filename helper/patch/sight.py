@@ -26,6 +26,10 @@ _EMPTY: Final = f"sha256:{hashlib.sha256().hexdigest()}"
 _BLOCK_BYTES: Final = 1_048_576  # of one read while hashing: large enough that system calls do not count
 
 
+class Unreadable(PermissionError):
+    """A file may not be read: somebody made it so, or its directory is outside the root for a moment."""
+
+
 Identity = tuple[int, int, int, int]
 """Device, inode, size and time of the last write: inode numbers alone are given again at once."""
 
@@ -64,7 +68,7 @@ def see(root: Root, path: str) -> Sight:
 def reach(root: Root, path: str) -> Sight:
     """As `see`, for who decides by it what to do.
 
-    Raises: Refusal where a link or a mount lies on the way, and OSError where the file may not be read, as Landlock
+    Raises: Refusal where a link or a mount lies on the way, and Unreadable where the file may not be read, as Landlock
         has it while its directory is outside the root: nobody can say then what is at `path`.
     """
     try:
@@ -110,7 +114,10 @@ def _read(held: int) -> Sight:
 
 
 def _version(held: int) -> str:
-    descriptor = kernel.open_held(held)  # the type was looked at
+    try:
+        descriptor = kernel.open_held(held)  # the type was looked at
+    except PermissionError as error:
+        raise Unreadable(*error.args) from error
     try:
         digest = hashlib.sha256()
         left = limits.PATCH_TREE_BYTES  # it may grow while it is read, and faster than it is read

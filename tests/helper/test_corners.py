@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import tempfile
@@ -15,10 +16,11 @@ import trio
 
 from codespace import limits
 from codespace.beneath import kernel
+from codespace.errors import Refusal
 from codespace.runner.patch.channel import Channel, Lost
 from helper.patch import sight
 
-from .test_settling import OPERATION, House, house
+from .test_settling import BEFORE, OPERATION, REPLACED, House, house
 
 __all__ = ["house"]
 SECOND = "op-cccccccccccccccccccccccc"
@@ -120,6 +122,59 @@ def test_a_file_that_grows_while_it_is_looked_at_has_an_end(house: House, monkey
         assert sight.see(session.root, "a").version.startswith("sha256:")
         monkeypatch.setattr(kernel, "open_held", grown)
         assert sight.see(session.root, "a").version == sight.OTHER
+
+
+def refuse(*names: object, **options: object) -> int:
+    """Stand in for a call into a directory that was made read-only, append-only or immutable, or for a file's mode."""
+    raise PermissionError(errno.EPERM, "Operation not permitted")
+
+
+def test_a_directory_that_may_not_be_written_leaves_it_open_what_became_of_a_patch_until_it_may(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.cut_off(REPLACED)
+    half = house.files()
+    with monkeypatch.context() as patched:
+        patched.setattr(limits, "RESTORE_WAIT_SECONDS", 0.0)
+        patched.setattr(kernel, "renameat2", refuse)
+        with pytest.raises(Refusal, match="EPERM"):
+            house.ask("settle")
+    assert house.files() == half
+    assert house.ask("settle")["outcome"] == "failed_rolled_back"
+    assert house.files() == BEFORE
+
+
+def test_an_add_that_was_never_put_in_its_place_was_changed_by_nobody(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with house.helper() as session:
+        session.call({"verb": "plan", "operation": OPERATION, "patch": _adding("new"), "expected_versions": {}})
+        session.call({"verb": "stage", "operation": OPERATION})
+        with monkeypatch.context() as patched:  # an append-only directory: the new file was staged in it
+            patched.setattr(limits, "RESTORE_WAIT_SECONDS", 0.0)
+            patched.setattr(kernel, "renameat2", refuse)
+            patched.setattr(os, "unlink", refuse)
+            assert session.call({"verb": "install", "operation": OPERATION})["refusal"]
+            restored = session.call({"verb": "restore", "operation": OPERATION})
+    assert (restored["clean"], restored["kept"]) == (True, [])
+    assert house.ask("finish")["clean"]
+    assert house.files() == BEFORE
+
+
+def test_a_file_that_somebody_made_unreadable_is_told_as_changed(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.cut_off(REPLACED)
+    real = kernel.open_held
+    there = (house.root / "a").stat().st_ino
+
+    def open_held(held: int) -> int:
+        return refuse() if os.fstat(held).st_ino == there else real(held)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(limits, "RESTORE_WAIT_SECONDS", 0.0)
+        patched.setattr(kernel, "open_held", open_held)
+        settled = house.ask("settle")
+    assert (settled["outcome"], settled["report"]["kept"]) == ("failed_partial", ["a"])
+    assert house.files() == {**BEFORE, "a": "two\n"}
 
 
 async def test_a_helper_that_no_thread_is_free_to_start_is_lost_and_leaves_nothing(
