@@ -122,12 +122,17 @@ class Journal:
             self._keep_before({number: data for number, data in before.items() if number not in small})
 
     def manifest(self) -> Manifest | None:
-        """Return the manifest; None where it is missing or was cut off, and so nothing was written after it."""
+        """Return the manifest; None where it is missing or was cut off, and so nothing was written after it.
+
+        Raises: Refusal where it cannot be read though something was.
+        """
         packed = self._load("manifest.json")
-        if packed is None:
-            return None
         try:
-            return manifests.unpack(packed)
+            if packed is not None:
+                return manifests.unpack(packed)
+            if not (self.marked("manifest.json") and (self.marked("staged") or self.marked("installing"))):
+                return None
+            raise ValueError("the manifest is cut off, and marks are behind it")
         except (ValueError, KeyError, TypeError) as error:
             raise Refusal(
                 "FILE_OPERATION_FAILED",

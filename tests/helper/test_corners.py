@@ -177,6 +177,20 @@ def test_a_file_that_somebody_made_unreadable_is_told_as_changed(house: House, m
     assert house.files() == {**BEFORE, "a": "two\n"}
 
 
+@pytest.mark.parametrize("renames", [0, REPLACED])
+def test_a_journal_whose_manifest_was_damaged_since_is_left_with_everything_beside_the_files(
+    house: House, renames: int
+) -> None:
+    house.cut_off(renames) if renames else house.staged()
+    files = house.files()
+    os.truncate(house.journal / OPERATION / "manifest.json", 10)
+    for verb in ("settle", "restore", "finish"):
+        with pytest.raises(Refusal, match="damaged"):
+            house.ask(verb)
+    assert (house.journal / OPERATION / "staged").exists()
+    assert house.files() == files
+
+
 async def test_a_helper_that_no_thread_is_free_to_start_is_lost_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
