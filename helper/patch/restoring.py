@@ -112,7 +112,8 @@ def _was_installed(root: Root, slot: Slot, *, begun: bool) -> bool:
     if slot.action == "remove":
         return not beside.absent or (begun and not is_before(slot, there))
     if is_after(slot, beside):
-        return False  # still staged, or stepped back from
+        # Still staged, or stepped back from. Without the flags of rename the old file may have been on its way here.
+        return begun and slot.action == "replace" and there.absent
     if slot.action == "replace" and is_before(slot, beside):
         return True
     if not begun:

@@ -19,6 +19,7 @@ from codespace.beneath import kernel
 from codespace.errors import Refusal
 from codespace.runner.patch.channel import Channel, Lost
 from helper.patch import sight
+from helper.patch.journal import Journal
 
 from .test_settling import BEFORE, OPERATION, REPLACED, House, house
 
@@ -189,6 +190,22 @@ def test_a_journal_whose_manifest_was_damaged_since_is_left_with_everything_besi
             house.ask(verb)
     assert (house.journal / OPERATION / "staged").exists()
     assert house.files() == files
+
+
+def test_a_file_that_was_on_its_way_without_flags_of_rename_and_taken_away_is_told_and_kept_in_the_journal(
+    house: House,
+) -> None:
+    house.cut_off(REPLACED - 1)
+    (house.root / "a").unlink()  # under the name that it had for a moment, by a clean-up of untracked files
+    settled = house.ask("settle")
+    assert (settled["outcome"], settled["report"]["kept"]) == ("failed_partial", ["a"])
+    assert house.ask("finish")["clean"]
+    journal = Journal.load(str(house.journal), OPERATION)
+    assert journal is not None
+    manifest = journal.manifest()
+    assert manifest is not None
+    assert journal.before(next(slot.number for slot in manifest.slots if slot.path == "a")) == b"one\n"
+    journal.close()
 
 
 async def test_a_helper_that_no_thread_is_free_to_start_is_lost_and_leaves_nothing(
