@@ -57,7 +57,8 @@ def restore(root: Root, manifest: Manifest, journal: Journal, patience: Patience
         elif not patience.insist(partial(discard, root, slot, (_left(slot),), journal), _require_passable):
             moved.add(slot.number)
     unmade = frozenset(journal.note("unmade") or ())
-    for directory in reversed(manifest.directories):
+    made = reversed(manifest.directories) if journal.marked("installing") else ()
+    for directory in made:
         if directory.path not in unmade:
             patience.insist(partial(_take_away, root, directory))
     left = sweep(root, manifest, journal, patience) | moved

@@ -18,7 +18,7 @@ from codespace import limits
 from codespace.beneath import kernel
 from codespace.errors import Refusal
 from codespace.runner.patch.channel import Channel, Lost
-from helper.patch import sight
+from helper.patch import sight, staging
 from helper.patch.journal import Journal
 
 from .test_settling import BEFORE, OPERATION, REPLACED, House, house
@@ -206,6 +206,23 @@ def test_a_file_that_was_on_its_way_without_flags_of_rename_and_taken_away_is_to
     assert manifest is not None
     assert journal.before(next(slot.number for slot in manifest.slots if slot.path == "a")) == b"one\n"
     journal.close()
+
+
+def test_a_directory_of_others_is_left_where_a_patch_was_cut_off_before_it_was_staged(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*arguments: object) -> None:
+        (house.root / "d").mkdir()
+        raise SystemExit
+
+    with house.helper() as session:
+        session.call({"verb": "plan", "operation": OPERATION, "patch": _adding("d/new"), "expected_versions": {}})
+        with monkeypatch.context() as patched, contextlib.suppress(SystemExit):
+            patched.setattr(staging, "_write_staged", die)
+            patched.setattr(staging, "_clear", lambda *arguments: False)
+            session.call({"verb": "stage", "operation": OPERATION})
+    assert house.ask("settle")["outcome"] == "rejected"
+    assert house.directories() == {"d"}
 
 
 async def test_a_helper_that_no_thread_is_free_to_start_is_lost_and_leaves_nothing(
