@@ -42,6 +42,8 @@ def restore(root: Root, manifest: Manifest, journal: Journal, patience: Patience
     """Take the patch back as far as nobody else's work is in the way."""
     mend(root, manifest, journal, patience)
     installed = _installed(root, manifest, journal, patience)
+    if installed:
+        journal.sync_before()  # of a slot that somebody changed, the journal alone has the bytes before from here on
     kept: list[str] = []
     moved = astray(root, manifest, journal, patience)
     lost: set[int] = set()

@@ -225,6 +225,34 @@ def test_a_directory_of_others_is_left_where_a_patch_was_cut_off_before_it_was_s
     assert house.directories() == {"d"}
 
 
+def test_bytes_before_are_on_their_disk_before_the_files_that_had_them_are_thrown_away(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (house.root / "a").write_text("one\n" * limits.JOURNAL_SMALL_BYTES)
+    steps: list[str] = []
+    unlink, fsync = os.unlink, os.fsync
+
+    def unlink_told(name: str, *, dir_fd: int | None = None) -> None:
+        steps.append(name)
+        unlink(name, dir_fd=dir_fd)
+
+    def fsync_told(descriptor: int) -> None:
+        steps.append(os.path.basename(os.path.dirname(os.readlink(f"/proc/self/fd/{descriptor}"))))
+        fsync(descriptor)
+
+    with house.helper() as session:
+        text = "*** Begin Patch\n*** Delete File: a\n*** End Patch"
+        session.call({"verb": "plan", "operation": OPERATION, "patch": text, "expected_versions": {}})
+        session.call({"verb": "stage", "operation": OPERATION})
+        assert session.call({"verb": "install", "operation": OPERATION})["clean"]
+        (house.root / "a").write_text("theirs\n")
+        monkeypatch.setattr(os, "unlink", unlink_told)
+        monkeypatch.setattr(os, "fsync", fsync_told)
+        assert session.call({"verb": "restore", "operation": OPERATION})["kept"] == ["a"]
+    aside = next(step for step in steps if step.endswith(".aside"))
+    assert "before" in steps[: steps.index(aside)]
+
+
 async def test_a_helper_that_no_thread_is_free_to_start_is_lost_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
