@@ -246,6 +246,8 @@ REMOVAL_THREADS: Final = 2
 # Private homes that are removed at once; a huge one must not keep commands from starting.
 THREAD_RETRY_SECONDS: Final = 0.1
 # Between two tries to get a thread for what a running command needs, while its account or container has no more.
+WATCH_RETRY_SECONDS: Final = 0.05
+# Between two looks at a descriptor that cannot be watched, while the account has no more watches of epoll.
 HASH_THREADS: Final = 2
 # Programs that are hashed for holds at once in one root.
 STDIN_BYTES: Final = 8 * 1_048_576

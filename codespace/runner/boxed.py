@@ -18,7 +18,7 @@ from typing import Any, Final
 import structlog
 import trio
 
-from codespace import limits
+from codespace import limits, watches
 from codespace.contract import SpawnRequest, Workspace
 from codespace.display import display
 from codespace.errors import Refusal
@@ -283,4 +283,4 @@ def complaint(descriptor: int | None) -> str:
 
 async def _walk(steps: Iterator[int]) -> None:
     for descriptor in steps:
-        await trio.lowlevel.wait_readable(descriptor)
+        await watches.wait_readable(descriptor)

@@ -13,7 +13,7 @@ from typing import Any
 
 import trio
 
-from codespace import limits
+from codespace import limits, watches
 
 
 class Monitor:
@@ -21,7 +21,7 @@ class Monitor:
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        self._stream = trio.socket.from_stdlib_socket(control)
+        control.setblocking(False)
         self._unread = b""
         self.ready = False
         """The monitor was there to take the order."""
@@ -50,7 +50,10 @@ class Monitor:
         sent = socket.send_fds(self._control, [data], descriptors, socket.MSG_NOSIGNAL)
         rest = memoryview(data)[sent:]
         while rest:
-            rest = rest[await self._stream.send(rest, socket.MSG_NOSIGNAL) :]
+            try:
+                rest = rest[self._control.send(rest, socket.MSG_NOSIGNAL) :]
+            except BlockingIOError:
+                await watches.wait_writable(self._control)
 
     async def event(self) -> dict[str, Any] | None:
         """Return the next event, None once the monitor is gone.
@@ -59,8 +62,8 @@ class Monitor:
         """
         while b"\n" not in self._unread:
             try:
-                data = await self._stream.recv(4096)
-            except OSError:
+                data = await watches.receive(self._control, 4096)
+            except ConnectionResetError:
                 data = b""
             if not data:
                 return None
@@ -100,4 +103,6 @@ class Monitor:
 
     def close(self) -> None:
         """Let go of the monitor: whatever is left of its tree is killed."""
-        self._stream.close()
+        with contextlib.suppress(OSError):
+            trio.lowlevel.notify_closing(self._control)
+        self._control.close()

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import trio
 
-from codespace import limits
+from codespace import limits, watches
 from codespace.contract import NetworkNews, ProcessState, SpawnRequest, Stream, Termination
 from codespace.errors import Refusal
 from codespace.runner import hints, quota
@@ -33,7 +33,7 @@ from codespace.runner.threads import run_patiently
 from codespace.sandbox.limits import Overruns
 
 STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")
-LOST_NOTE: Final = "The helper that watched over this process ended first: how the process ended is not known."
+LOST_NOTE: Final = "What watched over this process ended or failed first: how the process ended is not known."
 STUCK_NOTE: Final = "It was sent SIGKILL but did not end in time (a hung disk or network wait); it may still be there."
 
 
@@ -281,7 +281,7 @@ class Process:
         descriptor = self._pipes.outputs[stream]
         while self._read(stream, descriptor, limits.PIPE_READS * limits.PIPE_READ_BYTES):
             await self.output.wait_room()
-            await trio.lowlevel.wait_readable(descriptor)
+            await watches.wait_readable(descriptor)
         self.output.close(stream)
 
     def _read(self, stream: Stream, descriptor: int, most_bytes: int) -> bool:

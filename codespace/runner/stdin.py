@@ -7,7 +7,7 @@ import os
 
 import trio
 
-from codespace import limits
+from codespace import limits, watches
 from codespace.errors import Refusal
 
 
@@ -106,7 +106,7 @@ class Stdin:
                 count = os.write(self.descriptor, block)
             except BlockingIOError:
                 try:
-                    await trio.lowlevel.wait_writable(self.descriptor)
+                    await watches.wait_writable(self.descriptor)
                 except trio.ClosedResourceError:
                     break
             except OSError as error:

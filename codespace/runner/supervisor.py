@@ -239,7 +239,10 @@ class Supervisor:
         )
 
     async def _drive(self, process: Process, process_id: str) -> None:
-        await process.run()
+        try:
+            await process.run()
+        except Exception:  # its tree was ended, and other commands go on
+            log.exception("a command was ended by a fault of CodeSpace", process_id=process_id)
         self._ended.append(process_id)
         self._spools.end(process_id)
         # Shields the removal of what no one will look at again; it goes on in its thread at the deadline.

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 import trio
 
-from codespace import limits
+from codespace import limits, watches
 from codespace.protocol.wire import Line, TooLong
 
 _END_BYTES: Final = 1024
@@ -30,7 +30,7 @@ class ByteStream(Protocol):
 
 def open_stream(fd: int) -> ByteStream:
     """Return a stream over `fd`, which it owns: polled where it can be, threads for a plain file."""
-    return trio.lowlevel.FdStream(fd) if _can_be_polled(fd) else _File(fd)
+    return _Polled(fd) if _can_be_polled(fd) else _File(fd)
 
 
 def is_closed(fd: int) -> bool:
@@ -104,6 +104,23 @@ def _can_be_polled(fd: int) -> bool:
         except PermissionError:  # a regular file or /dev/null
             return False
     return True
+
+
+class _Polled:
+    """A pipe, a socket or a terminal as a stream."""
+
+    def __init__(self, fd: int) -> None:
+        self._stream = trio.lowlevel.FdStream(fd)
+
+    async def receive_some(self, max_bytes: int) -> bytes:
+        return await watches.read(self._stream, max_bytes)
+
+    async def send_all(self, data: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        await watches.write(self._stream, data)  # FdStream's own would not know how much was taken before it failed
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 class _File:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import trio
 
-from codespace import limits
+from codespace import limits, watches
 from codespace.display import display
 from codespace.errors import Refusal
 from codespace.runner.network.decisions import Decision, End, read_decision
@@ -28,6 +28,7 @@ class Door:
     """One open door. The run must end before, or with, this object."""
 
     def __init__(self, control: socket.socket) -> None:
+        self._control = control
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(control))
         self._unread = bytearray()
         self.landlock = 0
@@ -95,8 +96,8 @@ class Door:
         while (end := self._unread.find(b"\n", searched)) < 0:
             searched = len(self._unread)
             try:
-                part = await self._stream.receive_some(_NEWS_BYTES) if searched <= _NEWS_BYTES else b""
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                part = await watches.receive(self._control, _NEWS_BYTES) if searched <= _NEWS_BYTES else b""
+            except (OSError, trio.ClosedResourceError):
                 part = b""
             if not part:
                 return None

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import trio
 
-from codespace import limits
+from codespace import limits, watches
 
 _READ_BYTES: Final = 65_536
 _LONG_CHARACTERS: Final = 65_536  # a text over this (a patch) is packed on a thread: 8 MiB take 60 ms
@@ -150,7 +150,10 @@ class Channel:
         line = await trio.to_thread.run_sync(pack) if _is_long(request) else pack()
         left = self._write_nowait(line)
         if left:
-            await self._stdin.send_all(left)
+            try:
+                await watches.write(self._stdin, left)
+            except OSError as error:
+                raise trio.BrokenResourceError from error
         self._sent = True
 
     async def close(self) -> None:
@@ -163,7 +166,7 @@ class Channel:
         self._stdin.close()
         # Protects an orderly end: the helper finishes the verb that it is in.
         with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.HELPER_STOP_SECONDS):
-            await self._process.wait()
+            await self._wait()
         await self.kill()
 
     def cut_off(self) -> None:
@@ -183,11 +186,15 @@ class Channel:
             self._process.kill()
         # Protects the wait for its end, which frees its locks. A child that the kernel holds longer is left to it.
         with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.HELPER_STOP_SECONDS):
-            await self._process.wait()
+            await self._wait()
         self._hear()
         self._stdin.close()
         self._stdout.close()
         os.close(self._stderr)
+
+    async def _wait(self) -> None:
+        while self._process.poll() is None:
+            await watches.patiently(self._process.wait)
 
     async def _settle_debt(self, number: int, until: float) -> None:
         """Wait for the reply that a cancelled caller left behind, no longer than it was to wait itself."""
@@ -229,8 +236,7 @@ class Channel:
             if searched > limits.HELPER_LINE_BYTES:
                 raise Lost("spoke without end", sent=True)
             # Not receive_some(): it begins with a checkpoint, and the reply is never there yet.
-            await trio.lowlevel.wait_readable(self._stdout.fileno())
-            part = os.read(self._stdout.fileno(), _READ_BYTES)
+            part = await watches.read(self._stdout, _READ_BYTES)
             if not part:
                 raise trio.BrokenResourceError
             self._buffer += part

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import trio
 
-from codespace import limits
+from codespace import limits, watches
 from codespace.errors import Refusal
 from codespace.runner.ownfolder import OwnFolder
 from codespace.runner.pipes import Pipes
@@ -100,20 +100,22 @@ class Worker:
 
     async def wait_listening(self) -> None:
         """Return once it listens. Raises: NotHired."""
-        await trio.lowlevel.wait_readable(self._stdout.fileno())
-        if os.read(self._stdout.fileno(), 64) != b"listening\n":
+        if await watches.read(self._stdout, 64) != b"listening\n":
             raise NotHired("it ended before it listened")
 
     async def said(self) -> bytes | None:
         """Return what came on its stderr since; None once that has ended, or was closed by us."""
         try:
             if not self._stderr.closed:
-                await trio.lowlevel.wait_readable(self._stderr.fileno())
+                await watches.wait_readable(self._stderr.fileno())
         except trio.ClosedResourceError:  # closed while this waited
             return None
         if self._stderr.closed:  # in the turn in which it became readable: no notice reaches who has waited
             return None
-        data = os.read(self._stderr.fileno(), limits.WORKER_LOG_BYTES)
+        try:
+            data = os.read(self._stderr.fileno(), limits.WORKER_LOG_BYTES)
+        except BlockingIOError:  # it could not be watched
+            return b""
         if not data:
             self.silent.set()
             return None
@@ -125,8 +127,9 @@ class Worker:
 
     async def wait(self) -> int:
         """Return its exit code once it has ended; bounded by whoever calls."""
-        await trio.lowlevel.wait_readable(self._pidfd)
-        return self._process.wait()
+        while (code := self._process.poll()) is None:
+            await watches.wait_readable(self._pidfd)
+        return code
 
     def close(self) -> None:
         """Let go of it; it has ended, or is a thing of the kernel."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import trio
 
-from codespace import limits
+from codespace import limits, watches
 from codespace.runner.worker.frames import BadFrame, Unpacker, pack
 
 
@@ -71,7 +71,7 @@ class Line:
 
     async def _arrival(self) -> bytes:
         while True:
-            await trio.lowlevel.wait_readable(self._socket)
+            await watches.wait_readable(self._socket)
             try:
                 return self._socket.recv(limits.WORKER_READ_BYTES)
             except BlockingIOError:
@@ -112,7 +112,7 @@ class Line:
             while not self._outbox:
                 await self._work.park()
             with trio.move_on_after(limits.WORKER_SEND_SECONDS) as patience:
-                await trio.lowlevel.wait_writable(self._socket)
+                await watches.wait_writable(self._socket)
             if patience.cancelled_caught:
                 raise BadFrame(f"nothing was taken for {limits.WORKER_SEND_SECONDS:g} s")
             self._write_next()
