@@ -77,6 +77,16 @@ def trusted(path: str) -> bool:
     return owned and stat.S_ISREG(statuses[0].st_mode) and os.access(real, os.X_OK)
 
 
+def check_start() -> None:
+    """Raises: Unanswered where no program can be started now: what others found by one, or did not, says nothing."""
+    try:
+        done = subprocess.run(["/bin/sh", "-c", ":"], stdin=subprocess.DEVNULL, env={}, cwd="/", check=False)
+    except OSError as error:
+        raise Unanswered(f"no program could be started ({error.strerror})") from error
+    if done.returncode != 0:
+        raise Unanswered("a program that was started did not end well")
+
+
 def _asked(path: str) -> Binary | None:
     """Return the program at `path` with its version; None where it cannot say one. Raises: Unanswered."""
     if not os.path.isabs(path):
@@ -99,6 +109,8 @@ def _asked(path: str) -> Binary | None:
         if error.errno in SHORTAGES:
             raise Unanswered(f"{path} could not be asked for its version ({error.strerror})") from error
         return None
+    if told.returncode < 0:
+        raise Unanswered(f"{path} was killed by signal {-told.returncode} before it said its version")
     found = _VERSION.search(told.stdout)
     if told.returncode != 0 or found is None:
         return None

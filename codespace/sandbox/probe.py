@@ -44,7 +44,10 @@ _EXPECTED: Final = {
     "routes": "0",
     "few": "yes",
 }
-"""What the witnesses must say. Each `no` is something that was tried and failed."""
+"""What the witnesses must say. Each `no` is something that was tried and failed.
+
+Who says nothing, or `no` where it must be `yes`, was short of something (processes, room in /tmp), which passes.
+"""
 AREAS: Final = {
     "writes": ("what may be written can be: the root, /tmp and the home", ("root", "home", "tmp")),
     "git": ("git's own configuration is read-only, and cannot be moved away", ("git", "rename")),
@@ -80,10 +83,10 @@ found=
 while IFS=: read -r name value; do
   case $value in *[0-9]*) set -- $name; found="$found${found:+ }$1";; esac
 done </proc/net/dev
-say interfaces "$found"
+[ "$found" ] && say interfaces "$found"
 count=-1
 while read -r _; do count=$((count+1)); done </proc/net/route
-say routes "$count"
+[ "$count" -ge 0 ] && say routes "$count"
 [ $$ -lt 100 ] && say few yes || say few no
 """
 
@@ -158,7 +161,7 @@ def _cause(path: str, witnesses: dict[str, str], wrong: list[str]) -> str:
 def _attack(equipment: Equipment, etc: Etc) -> dict[str, str]:
     """Return what the witnesses say; `failed` with the cause where it is known why there is no sandbox.
 
-    Raises: Unsure.
+    Raises: Unsure, also where nothing that they say is against the sandbox.
     """
     output, complaint = os.memfd_create("codespace-probe"), os.memfd_create("codespace-probe")
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -170,7 +173,11 @@ def _attack(equipment: Equipment, etc: Etc) -> dict[str, str]:
             )
         if outcome.cut:
             raise Unsure(f"the witnesses took over {limits.SANDBOX_START_SECONDS:g} s")
-        return dict(line.split("=", 1) for line in _text(output).splitlines() if "=" in line)
+        witnesses = dict(line.split("=", 1) for line in _text(output).splitlines() if "=" in line)
+        wrong = failed(witnesses)
+        if wrong and not any(witnesses.get(name) not in (None, "no") for name in wrong):
+            raise Unsure(f"what its witnesses must be able to do they could not do ({', '.join(wrong)})")
+        return witnesses
     except spawn.NotStarted as problem:
         if problem.code == 0:
             return {}  # it ended well and has made nothing: whatever it is, it is no bubblewrap

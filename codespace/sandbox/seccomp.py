@@ -16,7 +16,7 @@ import stat
 from types import ModuleType
 from typing import Any, Final
 
-from codespace.sandbox.binaries import SHORTAGES
+from codespace.sandbox.binaries import SHORTAGES, check_start
 
 DENIED: Final[tuple[str, ...]] = (
     # other processes' memory and descriptors
@@ -91,18 +91,32 @@ class Missing(Exception):
 def program() -> bytes:
     """Return the filter for this machine as BPF instructions; about 60 ms the first time, then kept.
 
-    Raises: Missing, with the cause and the remedy in its text; OSError where it was short of descriptors or memory.
+    Raises: Missing, with the cause and the remedy in its text; OSError where it was short of
+            descriptors, memory or processes.
     """
+    library = _library()
     try:
-        import pyseccomp
-    except (ImportError, RuntimeError, OSError) as error:
-        raise Missing(f"libseccomp cannot be loaded ({error}); install it (Debian, Ubuntu: `libseccomp2`)") from error
-    try:
-        return _compile(pyseccomp)
+        return _compile(library)
     except OSError as error:
         if error.errno in SHORTAGES:  # it passes: no reason to do without a filter until the daemon ends
             raise
         raise Missing(f"libseccomp could not make the filter ({error.strerror}); install a newer one") from error
+
+
+def _library() -> ModuleType:
+    """Return pyseccomp. It finds its library by a program; that none was found where none starts says nothing."""
+    for is_last in (False, True):
+        try:
+            import pyseccomp
+        except (ImportError, RuntimeError, OSError) as error:
+            check_start()
+            if is_last:
+                what = "install it (Debian, Ubuntu: `libseccomp2`)"
+                raise Missing(f"libseccomp cannot be loaded ({error}); {what}") from error
+        else:
+            library: ModuleType = pyseccomp
+            break
+    return library
 
 
 def _compile(library: ModuleType) -> bytes:

@@ -103,6 +103,53 @@ def test_a_bubblewrap_that_does_not_say_its_version_in_time_concludes_nothing(
         probe.look(program(tmp_path, "#!/bin/sh\nexec sleep 60\n"), ETC)
 
 
+def test_a_bubblewrap_that_is_killed_before_it_says_its_version_concludes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(probe.Unsure, match="killed by signal 9"):
+        probe.look(program(tmp_path, "#!/bin/sh\nkill -9 $$\n"), ETC)
+
+
+def test_witnesses_that_are_short_of_something_conclude_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "_WITNESSES", f"ulimit -n 3\n{probe._WITNESSES}")
+    with pytest.raises(probe.Unsure, match=r"could not do .*root, home, tmp"):
+        probe.look(None, ETC)
+    monkeypatch.setattr(probe, "_WITNESSES", "exit 2")
+    with pytest.raises(probe.Unsure, match="could not do"):
+        probe.look(None, ETC)
+
+
+def test_a_witness_that_could_do_what_it_must_not_is_a_lasting_cause_whatever_else_was_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probe, "_WITNESSES", f"ulimit -n 3\n{probe._WITNESSES}say outside yes\n")
+    standing = probe.look(None, ETC)
+    assert standing.rung != "linux-sandbox"
+    assert "does not isolate" in standing.causes[0]
+
+
+NO_PROCESS = """
+import os, resource, sys
+import pyseccomp
+from codespace.sandbox import binaries, seccomp
+del sys.modules["pyseccomp"]
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setresgid(61234, 61234, 61234)
+    os.setresuid(61234, 61234, 61234)
+resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+try:
+    seccomp.program()
+except seccomp.Missing as missing:
+    print("missing", missing)
+except binaries.Unanswered as problem:
+    print("unanswered", problem)
+"""
+
+
+def test_a_filter_library_that_cannot_be_looked_for_without_a_process_is_not_called_missing() -> None:
+    done = subprocess.run([sys.executable, "-c", NO_PROCESS], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.startswith("unanswered no program could be started"), done.stdout + done.stderr
+
+
 SHORT = """
 import os, resource
 from codespace.sandbox import probe, seccomp
@@ -207,6 +254,27 @@ def test_known_causes_name_their_remedy_and_others_none(denied: str, monkeypatch
     assert "CONFIG_USER_NS" in str(causes.explain("/usr/bin/bwrap", unsupported))
     monkeypatch.setattr(os, "geteuid", lambda: 0)  # refused to root is refused for good too
     assert "ask who keeps it" in str(causes.explain("/usr/bin/bwrap", denied))
+
+
+PASSING = (
+    "bwrap: Creating new namespace failed: nesting depth or /proc/sys/user/max_*_namespaces exceeded (ENOSPC)",
+    "bwrap: Creating new namespace failed: Resource temporarily unavailable",
+    "bwrap: Can't mount tmpfs on /newroot: No space left on device",
+    "bwrap: Creating new namespace failed: Cannot allocate memory",
+)
+
+
+@pytest.mark.parametrize("said", PASSING)
+def test_what_may_be_given_back_is_no_lasting_cause_in_a_container_or_behind_apparmor(
+    said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {causes._MOST: 10, causes._DEBIAN: 0, causes._APPARMOR: 1}
+    monkeypatch.setattr(causes, "_number", settings.get)
+    monkeypatch.setattr(causes, "_container", lambda: "a Docker container")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert causes.explain("/usr/bin/bwrap", said) is None
+    settings[causes._MOST] = 0
+    assert "switched off" in str(causes.explain("/usr/bin/bwrap", said))
 
 
 _CHROOT = r"""
