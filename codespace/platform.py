@@ -21,6 +21,18 @@ def refusal(system: str = sys.platform) -> str | None:
     )
 
 
+def most_open_files() -> int:
+    """Return the most files that a process of a command may have open: half of what this program may.
+
+    What an account has under way in sockets is counted for all its processes, and each may send more only below its
+    own limit: a command with as high a one as ours could leave so many that we could send none to start another.
+    Source: too_many_unix_fds in the kernel's net/unix.
+    """
+    import resource  # not everywhere, and other systems are to be refused in words
+
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[1] // 2  # of RLIM_INFINITY, which is -1, itself
+
+
 def own_umask() -> int:
     """Return the program's umask without changing it, which other threads would see."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as status:

@@ -28,10 +28,12 @@ _HINTS: Final = {
     "that, or send a program that runs it first.",
     errno.E2BIG: "Its arguments and environment are too large; put them into a file.",
     errno.EAGAIN: "The account has as many processes as it may have; end some first.",
+    errno.ETOOMANYREFS: "A program of this account has left too many open files in sockets: end commands that are not "
+    "needed, or ask the operator to end others of its programs, and call again.",
     **dict.fromkeys(shortage.ERRORS, shortage.NEXT_STEP),
     errno.ETXTBSY: "The program is open for writing; wait until it is written.",
 }
-_PASSING: Final = (errno.EAGAIN, *shortage.ERRORS)
+_PASSING: Final = (errno.EAGAIN, errno.ETOOMANYREFS, *shortage.ERRORS)
 
 Bound = Callable[[str], Awaitable[Mapping[str, str]]]
 """Returns what a hold binds of an absolute path, as Files.bound."""

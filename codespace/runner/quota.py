@@ -6,6 +6,7 @@ none can, are the kernel's limits on each process (rlimits): weaker, as a tree m
 
 from __future__ import annotations
 
+import functools
 import math
 import resource
 import signal
@@ -14,6 +15,7 @@ from typing import Final
 
 from codespace import limits
 from codespace.contract import Workspace
+from codespace.platform import most_open_files
 from codespace.sandbox import limits as cgroups
 from codespace.sandbox import plan
 from codespace.sandbox.limits import Cage, Mechanisms, Overruns
@@ -32,8 +34,12 @@ class Held:
 
 
 def look() -> Mechanisms:
-    """Return what this machine lets us use, and sweep what killed daemons left. Blocks for a millisecond."""
+    """Return what this machine lets us use, sweep what killed daemons left, and raise what we may open ourselves.
+
+    Blocks for a millisecond.
+    """
     cgroups.sweep()
+    _open_files()
     found = cgroups.look()
     return Mechanisms(found.pids, found.memory, pid_max=False)  # the rest belongs to namespaces, and there are none
 
@@ -57,11 +63,23 @@ def carried(mechanisms: Mechanisms, workspace: Workspace) -> dict[str, str]:
     }
 
 
+@functools.cache
+def _open_files() -> tuple[int, int]:
+    """Raise our own limit of open files as far as it goes; return the soft and the hard one of commands.
+
+    The soft one is what ours was: programs ask for more where they can do with it, and some loop over all of it.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    most = most_open_files()
+    return soft if most == resource.RLIM_INFINITY else min(soft, most), most
+
+
 def _rlimits(workspace: Workspace, *, in_cgroup: bool) -> tuple[tuple[int, int, int], ...]:
     chosen = workspace.limits
     found = [(resource.RLIMIT_CORE, 0, 0)]  # a core file is the memory of a program, in the workspace
-    if chosen.open_files is not None:
-        found.append((resource.RLIMIT_NOFILE, chosen.open_files, chosen.open_files))
+    soft, hard = (chosen.open_files,) * 2 if chosen.open_files is not None else _open_files()
+    found.append((resource.RLIMIT_NOFILE, soft, hard))
     if chosen.command_file_bytes is not None:
         found.append((resource.RLIMIT_FSIZE, chosen.command_file_bytes, chosen.command_file_bytes))
     if chosen.cpu_seconds is not None:

@@ -56,7 +56,7 @@ class Resident:
     def take(self) -> socket.socket | None:
         """Return our end of a new socket, non-blocking; the spare one where there is one, None where it is gone.
 
-        Raises: OSError where there is no descriptor for one.
+        Raises: OSError where there is no descriptor for one, or none can be sent.
         """
         spare, self._spare = self._spare, None
         return spare or self._ask()
@@ -102,9 +102,12 @@ class Resident:
             ours.setblocking(False)
             try:
                 socket.send_fds(self._control, [self._word], [theirs.fileno()], socket.MSG_NOSIGNAL)
-            except OSError:
+            except (ConnectionError, BlockingIOError):  # it was killed, or takes nothing
                 ours.close()
                 return None
+            except OSError:
+                ours.close()
+                raise
         return ours
 
 

@@ -125,7 +125,11 @@ LIMITS: Final[Mapping[str, Key]] = {
         str(limits.SANDBOX_TMP_BYTES),
         "Size of a sandboxed command's /tmp, /dev/shm and home, each; it is memory.",
     ),
-    "open_files": Key(kinds.whole("count"), "none", "Most open files of each process of a command."),
+    "open_files": Key(
+        kinds.whole("count"),
+        "none",
+        "Most open files of each process of a command; half of the daemon's own (`ulimit -Hn`) at most.",
+    ),
     "file_bytes": Key(
         kinds.whole("bytes"),
         str(limits.FILE_BYTES),

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from codespace import limits
 from codespace.contract import Workspace, WorkspaceLimits
+from codespace.platform import most_open_files
 from codespace.settings import keys, kinds, patterns, roots
 from codespace.settings.answer import ask
 from codespace.settings.fault import SettingsError, shown, unknown_key, whole
@@ -97,12 +98,11 @@ def _readable(key: str, path: str) -> str:
 
 
 def _refuse_more_than_ours(key: str, wanted: int) -> None:
-    """Refuse a limit that no command could be given: a program cannot raise its own."""
-    ours = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    if wanted > ours != resource.RLIM_INFINITY:
-        raise SettingsError(
-            key, f"{wanted} is over what this account may have.", f"Use {ours} at most (see `ulimit -Hn`)."
-        )
+    """Refuse a limit that no command could be given: the daemon needs more than any of them."""
+    most = most_open_files()
+    if wanted > most != resource.RLIM_INFINITY:
+        why = f"{wanted} is over half of what this account may have."
+        raise SettingsError(key, why, f"Use {most} at most (half of `ulimit -Hn`).")
 
 
 def _choose_environment(where: str, found: dict[str, Any], kinds_of: Mapping[str, str]) -> None:

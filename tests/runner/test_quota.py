@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,31 @@ async def test_open_files_are_limited_in_each_process(bench: Bench) -> None:
     bench.limit(open_files=50)
     assert (await bench.run("sh", "-c", "ulimit -n; ulimit -Hn"))[1] == "50\n50\n"
     assert bench.supervisor.limits(bench.workspace)["open_files"] == "rlimit"
+
+
+async def test_a_command_may_open_half_of_what_its_daemon_may_and_begins_with_what_the_daemon_began_with(
+    tmp_path: Path,
+) -> None:
+    look = (
+        "import resource, trio, pathlib, sys\n"
+        "from tests.runner.supervised import open_bench\n"
+        "async def main():\n"
+        "    async with open_bench(pathlib.Path(sys.argv[1])) as bench:\n"
+        "        print((await bench.run('sh', '-c', 'ulimit -n; ulimit -Hn'))[1], end='')\n"
+        "        print(*resource.getrlimit(resource.RLIMIT_NOFILE))\n"
+        "trio.run(main)\n"
+    )
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", look, str(tmp_path)],
+            preexec_fn=partial(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, 4096)),
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split()
+        for soft in (1024, 4096)
+    ]
+    assert told == [["1024", "2048", "4096", "4096"], ["2048", "2048", "4096", "4096"]]
 
 
 async def test_a_file_that_grows_too_large_ends_its_writer_and_is_named(bench: Bench) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -71,6 +73,24 @@ async def test_a_monitor_that_there_is_no_descriptor_for_is_refused_and_its_keep
             refusal = await refused("PROCESS_SPAWN_FAILED", kept.monitor())
         assert "End commands" in str(refusal.next_step)
         (await kept.monitor()).close()
+
+
+async def test_what_cannot_be_sent_as_too_much_is_under_way_is_told_as_that_and_its_keeper_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ETOOMANYREFS, os.strerror(errno.ETOOMANYREFS))
+
+    async with keeper() as kept:
+        (await kept.monitor()).close()
+        resident = kept.resident
+        with monkeypatch.context() as full:
+            full.setattr("socket.send_fds", refuse)
+            refusal = await refused("PROCESS_SPAWN_FAILED", kept.monitor())
+        assert "Too many references" in refusal.message
+        assert "left too many open files in sockets" in str(refusal.next_step)
+        (await kept.monitor()).close()
+        assert kept.resident is resident
 
 
 async def test_a_spare_monitor_that_there_is_no_descriptor_for_fails_nothing_that_was_started() -> None:

@@ -121,9 +121,12 @@ async def open_door(control: socket.socket, order: bytes, listener: socket.socke
         # The socket travels with the first bytes; a send to an empty socket takes at least some.
         sent = socket.send_fds(control, [order], [listener.fileno()], socket.MSG_NOSIGNAL)
         await door.open(order[sent:])
-    except (OSError, trio.BrokenResourceError) as error:
+    except (ConnectionError, trio.BrokenResourceError) as error:
         control.close()
         raise Gone from error
+    except OSError as error:
+        control.close()
+        raise unavailable(f"could not be asked ({error.strerror})") from error
     except BaseException:
         control.close()
         raise
