@@ -37,7 +37,7 @@ async def test_open_files_are_limited_in_each_process(bench: Bench) -> None:
     assert bench.supervisor.limits(bench.workspace)["open_files"] == "rlimit"
 
 
-async def test_a_command_may_open_half_of_what_its_daemon_may_and_begins_with_what_the_daemon_began_with(
+def test_a_command_may_open_half_of_what_its_daemon_may_and_begins_with_what_the_daemon_began_with(
     tmp_path: Path,
 ) -> None:
     look = (
