@@ -271,21 +271,21 @@ def _note(chunk: Chunk, lines: Sequence[tuple[Kind, str]], at: int, cursor: int,
     if not pattern:
         where = f"behind line {cursor}" if cursor else "at the top"
         return f"its empty line is not there; its new lines stand {where}" if adds else None
+    told: list[str] = []
     there = again.lines[at : at + len(pattern)]
     if there != pattern:
         passes = zip(_FORMS[1:], _LENIENCIES, strict=True)
         lenient, own = next(words for form, words in passes if form(there) == form(pattern))
-        return f"placed with {lenient}" + (f"; its new lines keep the patch's own {own}" if adds and own else "")
+        told.append(f"placed with {lenient}" + (f"; its new lines keep the patch's own {own}" if adds and own else ""))
     follows = 0 < at == cursor
-    if chunk.end_of_file or (follows and chunk.anchor is None):
-        return None  # there is one place for it: the end, or right behind the chunk before
-    first = at - follows  # an anchor right above belongs to it
-    places = again.count(again.lines[first:at] + pattern, first)
-    if places is None:
-        return None
-    stand = "with its @@ line it stands" if follows else "its lines stand"
-    behind = f" behind line {cursor}" if cursor and not follows else ""
-    return f"{stand} at {places}{behind}; the first, line {at + 1}, was taken"
+    if not chunk.end_of_file and not (follows and chunk.anchor is None):  # else one place is meant, and no other
+        first = at - follows  # an anchor right above belongs to it
+        places = again.count(again.lines[first : at + len(pattern)], first)
+        stand = "with its @@ line it stands" if follows else "its lines stand"
+        behind = f" behind line {cursor}" if cursor and not follows else ""
+        if places is not None:
+            told.append(f"{stand} at {places}{behind}; the first, line {at + 1}, was taken")
+    return "; ".join(told) or None
 
 
 def _placed(

@@ -195,6 +195,11 @@ def notes(bench: Any, before: str, *lines: str) -> list[str]:
         ("    a\n", ["-  a", "+  b"], f"placed with white space ignored; {OWN} indentation"),
         ("\ta\n", ["-    a"], "placed with white space ignored"),
         ("a \n", ["-a", "+b"], "placed with white space at line ends ignored"),
+        (
+            "\ta\n" * 3,
+            ["-a"],
+            "placed with white space ignored; its lines stand at 3 places; the first, line 1, was taken",
+        ),
         ("b\n  a\n", ["-a", "+b", "*** End of File"], f"placed with white space ignored; {OWN} indentation"),
         (
             "a\u2014b\n",
