@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,6 +83,20 @@ async def test_rules_that_match_the_root_itself_leave_it_in(search: Search, tmp_
     workspace = Workspace(id="w", root=str(tmp_path))
     assert (await find(search, workspace)).paths == ("src/a.py",)
     assert [match.path for match in (await grep(search, workspace)).matches] == ["src/a.py"]
+
+
+async def test_ignore_rules_that_are_one_huge_line_end_no_search(
+    search: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await search.confinement()
+    monkeypatch.setattr(limits, "SEARCH_MEMORY_BYTES", 100 * 1_048_576)
+    put(tmp_path, {".gitignore": "", "a.txt": "needle"})
+    os.truncate(tmp_path / ".gitignore", 250_000_000)
+    workspace = Workspace(id="w", root=str(tmp_path))
+    found = await find(search, workspace)
+    assert (found.paths, found.truncated) == ((".gitignore", "a.txt"), False)
+    result = await grep(search, workspace, "*.txt")
+    assert ([match.path for match in result.matches], result.truncated) == (["a.txt"], False)
 
 
 async def test_a_binary_file_of_any_size_is_looked_up_in_the_sandbox_too_and_what_lies_behind_a_nul_told(

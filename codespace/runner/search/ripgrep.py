@@ -259,7 +259,17 @@ class Ripgrep:
             self._root.fd,
             [*_COMMON, *tree, *arguments, "--", "./"],
         )
-        ending = self._run(argv, (self._root.fd,), take, deadline, limits.SEARCH_STALL_SECONDS)
+        has_taken = False
+
+        def take_on(block: bytes) -> bool:
+            nonlocal has_taken
+            has_taken = True
+            return take(block)
+
+        ending = self._run(argv, (self._root.fd,), take_on, deadline, limits.SEARCH_STALL_SECONDS)
+        if ending.returncode in _NO_MEMORY and not has_taken:
+            self.cut = None
+            return False  # it may have come to an ignore file that is one huge line, before anything else
         if ending.cut == "stalled":
             return False  # it looks for ignore files by name alone; `beneath` opens regular files only
         if ending.returncode not in (0, 2) and ending.complaint.startswith(b"bwrap:"):
