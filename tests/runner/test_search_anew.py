@@ -99,6 +99,25 @@ async def test_ignore_rules_that_are_one_huge_line_end_no_search(
     assert ([match.path for match in result.matches], result.truncated) == (["a.txt"], False)
 
 
+@pytest.mark.parametrize(
+    ("files", "is_ignored"),
+    [
+        ({".rgignore": "*.log\n", ".ignore": "!*.log\n"}, True),
+        ({".ignore": "!*.log\n", "sub/.gitignore": "*.log\n"}, False),
+        ({".gitignore": "!*.log\n", "sub/.git/HEAD": "", "sub/.git/info/exclude": "*.log\n"}, False),
+        ({"sub/.git/HEAD": "", "sub/.git/info/exclude": "*.log\n"}, True),
+        ({".gitignore": "*.log\n", "sub/.gitignore": "!x.*\n"}, False),
+        ({".gitignore": "*.log\n!x.log\n*.log\n"}, True),
+    ],
+)
+async def test_the_same_rules_count_in_either_confinement(
+    search: Search, tmp_path: Path, files: dict[str, str], is_ignored: bool
+) -> None:
+    put(tmp_path, {**files, "sub/x.log": ""})
+    found = await find(search, Workspace(id="w", root=str(tmp_path)), "*.log")
+    assert found.paths == (() if is_ignored else ("sub/x.log",))
+
+
 async def test_a_binary_file_of_any_size_is_looked_up_in_the_sandbox_too_and_what_lies_behind_a_nul_told(
     roots: Roots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,8 @@
 """What .gitignore files leave out, for the walk that does without ripgrep's own.
 
-Read through `beneath` like every file of a workspace, each directory's rules once for a walk.
+Read through `beneath` like every file of a workspace, each directory's rules once for a walk. Weighed
+as ripgrep does, and read as git does where the two differ: ripgrep also knows `{a,b}`, drops a tab at
+the end of a rule, and ends at a line that is no UTF-8. What is over our bounds is not read at all.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from codespace.beneath import Entry, Root
 from codespace.errors import Refusal
 from codespace.runner.search.globs import Glob
 
-_FILES: Final = (".gitignore", ".ignore")  # of one directory, the stronger last
+_FILES: Final = (".rgignore", ".ignore", ".gitignore", ".git/info/exclude")
+# The stronger first: what a file says stands against all weaker ones, also those of deeper directories.
 _RULE_BYTES: Final = 262_144  # of one file; a longer one is machine-made, and is left out whole
 _RULES: Final = 2_000  # of one file
 _RULES_BETWEEN: Final = 32  # two looks at the clock: a long rule of many stars takes milliseconds for a long name
@@ -27,7 +30,7 @@ class _Rule:
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """The rules of one directory, and of the next above it that has any."""
+    """The rules of one directory's file, and of the next such file above it that has any."""
 
     start: int
     """Where in a path below the directory that part begins which its rules are about."""
@@ -45,55 +48,50 @@ class Ignores:
     def __init__(self, root: Root, require_time: Callable[[], None]) -> None:
         self._root = root
         self._require_time = require_time
-        self._chains: dict[str, _Chain | None] = {}
+        self._chains: dict[str, dict[str, _Chain | None]] = {file: {} for file in _FILES}
 
     def skips(self, entry: Entry) -> bool:
-        """Return whether an entry is ignored by the nearest directory whose rules speak about it."""
+        """Return whether an entry is ignored by the strongest file, of those the nearest, that speaks about it."""
         if entry.path == ".":
             return False  # no rule is about the root itself: `.*` would take everything away
-        chain = self._chain(_directory(entry.path))
-        while chain is not None:
-            below = entry.path[chain.start :]
-            for number, rule in enumerate(chain.rules, 1):
-                if number % _RULES_BETWEEN == 0:
-                    self._require_time()
-                if rule.glob.directories_only and entry.kind != "directory":
-                    continue
-                if rule.glob.matches(below):
-                    return not rule.keeps
-            chain = chain.above
+        for file in _FILES:
+            chain = self._chain(file, _directory(entry.path))
+            while chain is not None:
+                below = entry.path[chain.start :]
+                for number, rule in enumerate(chain.rules, 1):
+                    if number % _RULES_BETWEEN == 0:
+                        self._require_time()
+                    if rule.glob.directories_only and entry.kind != "directory":
+                        continue
+                    if rule.glob.matches(below):
+                        return not rule.keeps
+                chain = chain.above
         return False
 
-    def _chain(self, directory: str) -> _Chain | None:
+    def _chain(self, file: str, directory: str) -> _Chain | None:
         """Return the rules that count in a directory; of the many above a deep one only those that have some."""
+        chains = self._chains[file]
         unknown: list[str] = []
-        while directory not in self._chains:
+        while directory not in chains:
             unknown.append(directory)
             if not directory:
                 break
             directory = _directory(directory)
         for each in reversed(unknown):
-            above = self._chains[_directory(each)] if each else None
-            rules = self._of(each)
-            self._chains[each] = _Chain(len(each) + 1 if each else 0, rules, above) if rules else above
-        return self._chains[unknown[0] if unknown else directory]
-
-    def _of(self, directory: str) -> list[_Rule]:
-        """Return the directory's own rules, the strongest first."""
-        names = _FILES if directory else (".git/info/exclude", *_FILES)
-        prefix = f"{directory}/" if directory else ""
-        rules = [rule for name in names for rule in self._read(prefix + name)]
-        rules.reverse()
-        return rules
+            above = chains[_directory(each)] if each else None
+            rules = self._read(f"{each}/{file}" if each else file)
+            chains[each] = _Chain(len(each) + 1 if each else 0, rules, above) if rules else above
+        return chains[unknown[0] if unknown else directory]
 
     def _read(self, path: str) -> list[_Rule]:
+        """Return a file's rules, the strongest first; none where it may not be read."""
         try:
             content, _ = self._root.read(path, _RULE_BYTES)
         except Refusal:
             return []
         # As git reads it: a line ends with LF alone, and a name is what bytes it has.
         lines = content.decode("utf-8-sig", errors="surrogateescape").split("\n")[:_RULES]
-        return [rule for line in lines if (rule := _rule(line))]
+        return [rule for line in reversed(lines) if (rule := _rule(line))]
 
 
 def _directory(path: str) -> str:
