@@ -602,11 +602,12 @@ print(swaps)
 """
 
 
-async def test_a_directory_swapped_for_a_link_never_leads_out(
-    search: Search, workspace: Workspace, tmp_path: Path
+@pytest.mark.parametrize("target", ["../outside", "vault"])
+async def test_a_directory_swapped_for_a_link_never_leads_out_nor_to_what_is_hidden(
+    search: Search, workspace: Workspace, target: str
 ) -> None:
-    put(Workspace(id="o", root=str(tmp_path / "outside")), {"one.py": "needle SECRET"})
-    os.symlink(tmp_path / "outside", os.path.join(workspace.root, "bad"))
+    put(workspace, {f"{target}/one.py": "needle SECRET"})
+    os.symlink(target, os.path.join(workspace.root, "bad"))
     argv = [sys.executable, "-c", _SWAP, workspace.root]
     process = await trio.lowlevel.open_process(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
