@@ -147,7 +147,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             "tests/beneath/test_races.py::test_a_file_swapped_for_a_link_never_leads_out",
             "tests/beneath/test_races.py::test_a_file_swapped_for_a_fifo_never_hangs_the_reader",
             "tests/beneath/test_writing.py::test_no_verb_goes_through_a_link",
-            "tests/runner/test_search.py::test_a_directory_swapped_for_a_link_never_leads_out",
+            "tests/runner/test_search.py::test_a_directory_swapped_for_a_link_never_leads_out_nor_to_what_is_hidden",
         ),
     ),
     Requirement(
@@ -167,6 +167,8 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             "tests/runner/test_patcher.py::test_a_hidden_file_is_absent_to_a_patch",
             "tests/runner/test_patcher.py::test_protected_and_hidden_paths_are_refused_whether_they_exist_or_not",
             "tests/runner/test_search.py::test_what_is_hidden_by_a_glob_that_ripgrep_reads_otherwise_is_not_shown",
+            "tests/runner/test_search_anew.py::test_lines_are_those_of_the_file_that_is_there_and_not_of_what_ripgrep_was_led_to",
+            "tests/runner/test_search_anew.py::test_a_name_is_told_and_counted_only_where_it_is_there",
             "tests/sandbox/test_files.py::test_hidden_paths_cannot_be_read_listed_replaced_or_changed",
         ),
     ),
