@@ -78,6 +78,12 @@ class Reader:
         anchor = Anchor(descriptor, status.st_dev, kernel.mount_id(descriptor), allow_submounts)
         return cls(path, anchor, (status.st_dev, status.st_ino), Hidden(hidden), chosen)
 
+    def unveiled(self) -> Self:
+        """Return the same root with nothing hidden, for what was decided on already; it is closed with this one."""
+        whole = type(self)(self.path, self._anchor, self.identity, Hidden(()), self.primitive)
+        whole._closed = True  # the descriptor is this one's
+        return whole
+
     def close(self) -> None:
         """Close the root's descriptor; a second time does nothing."""
         if not self._closed:

@@ -35,6 +35,8 @@ class Session:
     """One open root and the operations on it."""
 
     root: Root
+    whole: Root
+    """The same with nothing hidden: what a plan may name is decided by then, and its own names may look hidden."""
     policy: Policy
     bounds: Bounds
     folder: str
@@ -51,7 +53,9 @@ class Session:
         os.umask(request["umask"])
         root = Patience().persist(partial(_open_root, request))
         policy = Policy(root, request["protected"], git=request["git_protected"])
-        return cls(root, policy, Bounds(request["file_bytes"], request["patch_bytes"]), request["journal"])
+        return cls(
+            root, root.unveiled(), policy, Bounds(request["file_bytes"], request["patch_bytes"]), request["journal"]
+        )
 
     def close(self) -> None:
         """Give up every lock and the root; journals stay for whoever settles them."""
@@ -128,7 +132,7 @@ class Session:
                 next_step="Send the patch again.",
                 retryable=True,
             )
-        self.works[operation] = Work(*staging.stage(self.root, planned, self.folder, self.renaming))
+        self.works[operation] = Work(*staging.stage(self.whole, planned, self.folder, self.renaming))
         return {"atomic": all(self.renaming.values())}
 
     def _diff(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,7 +153,7 @@ class Session:
                 next_step="Send the patch again.",
                 retryable=True,
             )
-        done = installing.install(self.root, work.manifest, work.identities, work.journal, self.renaming)
+        done = installing.install(self.whole, work.manifest, work.identities, work.journal, self.renaming)
         if done.refusal is not None:
             work.journal.mark("restoring", done.slots)
         return report(rescued=work.journal.rescued(), refusal=done.refusal)
@@ -160,7 +164,7 @@ class Session:
             return report()  # no journal: nothing was ever written
         if work.journal.marked("finishing"):
             raise Refusal("FILE_OPERATION_FAILED", "The patch was verified and finished, so it is not taken back.")
-        _, found = settling.take_back(self.root, work.manifest, work.journal, self.patience)
+        _, found = settling.take_back(self.whole, work.manifest, work.journal, self.patience)
         return found
 
     def _finish(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,7 +173,7 @@ class Session:
         work = self._work(operation)
         if work is None:
             return report()
-        left, rescued = finishing.finish(self.root, work.manifest, work.journal, self.patience)
+        left, rescued = finishing.finish(self.whole, work.manifest, work.journal, self.patience)
         work.journal.close()
         self.works.pop(operation, None)
         return report(kept=left, rescued=rescued)
@@ -183,7 +187,7 @@ class Session:
         work = self._loaded(operation, journal)
         if work is None:
             return {"outcome": "rejected", "report": report(), "after": {}}
-        outcome, found = settling.settle(self.root, work.manifest, work.journal, self.patience)
+        outcome, found = settling.settle(self.whole, work.manifest, work.journal, self.patience)
         after = {} if work.journal.marked("finishing") else _after(work.manifest)
         return {"outcome": outcome, "report": found, "after": after}
 

@@ -36,7 +36,8 @@ def plan_undo(root: Root, policy: Policy, bounds: Bounds, operation: str, journa
         raise expired()
     tree = Tree(root, bounds.file_bytes)
     paths = [slot.path for slot in undone.slots]
-    policy.check(paths, [slot.path for slot in undone.slots if slot.action == "remove"])
+    made = [emptied.path for emptied in undone.emptied]
+    policy.check(paths, [*(slot.path for slot in undone.slots if slot.action == "remove"), *made])
     _check(root, tree, undone)
     kept = _kept(undone, journal, tree)
     slots, before, after = _slots(undone, tree, kept, operation)

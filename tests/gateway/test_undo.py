@@ -256,3 +256,15 @@ async def test_an_undo_changes_no_protected_path_though_the_patch_was_allowed_to
         await bench.restart()
         assert await code(bench, "operation_undo", operation_id=applied["operation_id"]) == "PROTECTED_PATH"
         assert (bench.root / ".mcp.json").read_text() == "[]\n"
+
+
+@pytest.mark.parametrize("hidden", [".*", "**/.*", "*.staged"])
+async def test_a_patch_and_its_undo_work_where_the_names_that_they_stage_under_look_hidden(hidden: str) -> None:
+    async with open_bench(files=FILES, workspace={"hidden_paths": [hidden]}) as bench:
+        before = look(bench.root)
+        told = await bench.call("apply_patch", patch=PATCH)
+        assert told["status"] == "applied"
+        assert not list(bench.root.rglob(".codespace*"))
+        undone = await bench.call("operation_undo", operation_id=told["operation_id"])
+        assert undone["status"] == "applied"
+        assert look(bench.root) == before

@@ -21,7 +21,7 @@ from codespace.runner.patch.channel import Channel, Lost
 from helper.patch import sight, staging
 from helper.patch.journal import Journal
 
-from .test_settling import BEFORE, OPERATION, REPLACED, House, house
+from .test_settling import AFTER, BEFORE, OPERATION, RENAMES, REPLACED, House, house
 
 __all__ = ["house"]
 SECOND = "op-cccccccccccccccccccccccc"
@@ -251,6 +251,19 @@ def test_bytes_before_are_on_their_disk_before_the_files_that_had_them_are_throw
         assert session.call({"verb": "restore", "operation": OPERATION})["kept"] == ["a"]
     aside = next(step for step in steps if step.endswith(".aside"))
     assert "before" in steps[: steps.index(aside)]
+
+
+@pytest.mark.parametrize("renames", [0, RENAMES - 1, RENAMES])
+@pytest.mark.parametrize("hidden", [["gone", "a"], ["d"], [".*"]], ids=["files", "directory", "staged names"])
+def test_what_is_hidden_since_a_patch_was_cut_off_is_settled_as_if_it_was_not(
+    house: House, renames: int, hidden: list[str]
+) -> None:
+    house.cut_off(renames)
+    house.hidden = hidden
+    outcome = "applied" if renames == RENAMES else "failed_rolled_back"
+    assert house.ask("settle")["outcome"] == outcome
+    assert house.ask("finish")["clean"]
+    assert house.files() == (AFTER if renames == RENAMES else BEFORE)
 
 
 async def test_a_helper_that_no_thread_is_free_to_start_is_lost_and_leaves_nothing(

@@ -46,6 +46,7 @@ class House:
         self.root = folder / "root"
         self.journal = folder / "state/journal"
         self.root.mkdir()
+        self.hidden: list[str] = []
         for name, text in BEFORE.items():
             (self.root / name).write_text(text)
 
@@ -57,7 +58,7 @@ class House:
                 "journal": str(self.journal),
                 "umask": 0o22,
                 "allow_submounts": False,
-                "hidden": [],
+                "hidden": self.hidden,
                 "protected": [],
                 "git_protected": True,
                 "file_bytes": 1_000_000,

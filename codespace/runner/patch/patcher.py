@@ -415,7 +415,7 @@ class Patcher:
 
     def _look(self, workspace: Workspace, after: Mapping[str, str]) -> PatchReport:
         until = time.monotonic() + limits.VERIFY_SECONDS
-        root = self._root_in_place(workspace)
+        root = self._root_in_place(workspace).unveiled()
         other: list[str] = []
         for path, version in after.items():
             if time.monotonic() > until:
