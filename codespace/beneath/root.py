@@ -35,6 +35,30 @@ class Root(Reader):
         finally:
             os.close(descriptor)
 
+    def mount_of(self, path: str) -> str:
+        """Return where the filesystem is mounted that `path` is on, or what is there above it; `.` for the root's own.
+
+        Raises: Refusal SYMLINK_REJECTED, PATH_ESCAPE.
+        """
+        point, mount = ".", (self.identity[0], kernel.mount_id(self.fd))
+        components = clean(path).split("/")
+        # Where no mount is crossed, the kernel says so of the whole way.
+        for count in range(1 if self._anchor.submounts else len(components), len(components) + 1):
+            above = "/".join(components[:count])
+            try:
+                held = self.open_directory(above)
+            except Refusal as refused:
+                if refused.code in ("FILE_NOT_FOUND", "PATH_NOT_DIRECTORY"):
+                    break
+                raise
+            try:
+                found = os.fstat(held).st_dev, kernel.mount_id(held)
+            finally:
+                os.close(held)
+            if found != mount:
+                point, mount = above, found
+        return point
+
     def create(self, path: str, data: bytes, mode: int) -> None:
         """Make a new file with exactly `mode` (no umask) and flush its bytes to the disk.
 

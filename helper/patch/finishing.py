@@ -44,6 +44,8 @@ def finish(root: Root, manifest: Manifest, journal: Journal, patience: Patience)
 
 def _throw_away(root: Root, manifest: Manifest, journal: Journal, patience: Patience) -> list[str]:
     journal.mark("finishing")
+    if manifest.mounts or journal.is_apart({root.identity[0]}):
+        journal.sync()  # what was set aside proves the patch until then
     journal.sync_before()  # from here on the journal alone has the bytes before
     left = []
     moved = astray(root, manifest, journal, patience)

@@ -87,6 +87,14 @@ class Manifest:
     """The net changes in the words of the contract."""
     emptied: tuple[Emptied, ...] = ()
     """Children before parents."""
+    mounts: Mapping[str, str] | None = None
+    """Where each directory is mounted that is not on the root's own filesystem; None where that was not noted."""
+
+    @property
+    def parents(self) -> list[str]:
+        """Every directory that something is renamed in."""
+        paths = (each.path for each in (*self.slots, *self.directories))
+        return sorted({path.rpartition("/")[0] or "." for path in paths})
 
 
 def staged_name(operation: str, what: int | str, kind: str = "staged") -> str:
@@ -108,6 +116,7 @@ def pack(manifest: Manifest) -> dict[str, Any]:
         "identity": list(manifest.identity),
         "directories": [[each.path, each.beside, each.mode] for each in manifest.directories],
         "emptied": [[each.path, each.mode] for each in manifest.emptied],
+        "mounts": manifest.mounts,
         "slots": [_pack_slot(slot) for slot in manifest.slots],
         "changes": [dict(change) for change in manifest.changes],
     }
@@ -129,6 +138,7 @@ def unpack(packed: Mapping[str, Any]) -> Manifest:
         slots=tuple(_unpack_slot(slot) for slot in packed["slots"]),
         changes=tuple(packed["changes"]),
         emptied=tuple(Emptied(path, mode) for path, mode in packed["emptied"]),
+        mounts=packed.get("mounts"),
     )
 
 

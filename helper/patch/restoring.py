@@ -78,10 +78,11 @@ def _is_moved(root: Root, slot: Slot, installed: Collection[int]) -> bool:
 
 
 def is_applied(root: Root, manifest: Manifest) -> bool:
-    """Return whether every path is as the patch leaves it."""
+    """Return whether every path is as the patch leaves it; that one was removed, the file set aside must prove."""
     for slot in manifest.slots:
         sight = see(root, slot.path)
-        if not (sight.absent if slot.action == "remove" else is_after(slot, sight)):
+        is_removed = sight.absent and slot.action == "remove" and is_before(slot, see(root, slot.beside))
+        if not (is_removed or is_after(slot, sight)):
             return False
     return all(_is_directory(root, directory.path) for directory in manifest.directories)
 

@@ -18,7 +18,7 @@ from helper.patch.patience import Patience
 from helper.patch.planning import Bounds, Planned
 from helper.patch.policy import Policy
 from helper.patch.report import report
-from helper.patch.sight import Identity
+from helper.patch.sight import Identity, require_mounts
 
 
 @dataclass(slots=True)
@@ -164,6 +164,7 @@ class Session:
             return report()  # no journal: nothing was ever written
         if work.journal.marked("finishing"):
             raise Refusal("FILE_OPERATION_FAILED", "The patch was verified and finished, so it is not taken back.")
+        self.patience.persist(partial(require_mounts, self.whole, work.manifest))
         _, found = settling.take_back(self.whole, work.manifest, work.journal, self.patience)
         return found
 
@@ -173,6 +174,8 @@ class Session:
         work = self._work(operation)
         if work is None:
             return report()
+        if work.journal.age() <= limits.JOURNAL_AGE_SECONDS:  # what is away for longer is given up
+            self.patience.persist(partial(require_mounts, self.whole, work.manifest))
         left, rescued = finishing.finish(self.whole, work.manifest, work.journal, self.patience)
         work.journal.close()
         self.works.pop(operation, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from codespace.beneath import Root
@@ -11,10 +12,13 @@ from helper.patch.patience import Patience
 from helper.patch.renames import mend
 from helper.patch.report import report
 from helper.patch.restoring import is_applied, restore
+from helper.patch.sight import require_mounts
 
 
 def settle(root: Root, manifest: Manifest, journal: Journal, patience: Patience) -> tuple[str, dict[str, Any]]:
     """Return the outcome and what was found; asking again gives the same answer.
+
+    Raises: Refusal where a directory of the patch is not mounted as it was, or the disk stands in the way.
 
     `applied`: every path is as the patch leaves it, or was when throwing away began. Otherwise the
     patch is taken back: `failed_rolled_back`, `failed_partial` where somebody else's work was in the
@@ -23,6 +27,8 @@ def settle(root: Root, manifest: Manifest, journal: Journal, patience: Patience)
     outcome = journal.note("outcome")
     if outcome is not None:
         return outcome["outcome"], report(kept=outcome["kept"], rescued=journal.rescued())
+    if not journal.marked("finishing"):
+        patience.persist(partial(require_mounts, root, manifest))
     mend(root, manifest, journal, patience)
     if not journal.marked("restoring"):
         if journal.marked("finishing"):

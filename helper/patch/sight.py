@@ -200,7 +200,33 @@ def _throw_away(
 
 def sync_parents(root: Root, manifest: Manifest) -> None:
     """Flush every directory that the patch renames in, so that what it did stays done without power."""
-    paths = [*(slot.path for slot in manifest.slots), *(directory.path for directory in manifest.directories)]
-    for directory in sorted({path.rpartition("/")[0] or "." for path in paths}):
+    for directory in manifest.parents:
         with contextlib.suppress(Refusal):  # gone or swapped meanwhile: verify and restore see what that means
             root.sync_directory(directory)
+
+
+def mounts_of(root: Root, manifest: Manifest) -> dict[str, str]:
+    """Return where each directory of the patch is mounted that is not on the root's own filesystem."""
+    found = {directory: root.mount_of(directory) for directory in manifest.parents}
+    return {directory: point for directory, point in found.items() if point != "."}
+
+
+def require_mounts(root: Root, manifest: Manifest) -> None:
+    """Refuse where a directory is not on the filesystem that it was patched on: its files are elsewhere, not lost."""
+    if manifest.mounts is None:
+        return
+    for directory in manifest.parents:
+        try:
+            found = root.mount_of(directory)
+        except Refusal as refused:
+            if refused.code != "PATH_ESCAPE":
+                continue  # who puts files back finds out what that means
+            found = None
+        if found != manifest.mounts.get(directory, "."):
+            raise Refusal(
+                "FILE_OPERATION_FAILED",
+                f"{directory} is on another filesystem than when it was patched. Nothing was done.",
+                next_step="Mount what was there, with `allow_submounts` as it was; it is tried again then.",
+                retryable=True,
+                details={"path": directory},
+            )

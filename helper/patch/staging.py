@@ -20,7 +20,7 @@ from helper.patch.manifest import PROBE, Manifest, Metadata, Slot
 from helper.patch.patience import Patience, leads_elsewhere
 from helper.patch.planning import Planned
 from helper.patch.probe import probe_renames, remove_probes
-from helper.patch.sight import Identity, discard, identity
+from helper.patch.sight import Identity, discard, identity, mounts_of
 from helper.patch.strays import is_gone, sweep_strays
 
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -36,11 +36,12 @@ def stage(
 
     Args:
         renaming: Of each device that was written to, whether it knows the flags of rename; filled on the way.
-    Returns: the open journal, the manifest with the metadata of the old files, and the identity of each
+    Returns: the open journal, the manifest with mounts and the metadata of the old files, and the identity of each
         staged file, by which install knows that what it put in place is what was staged.
     Raises: Refusal; nothing is left below the root and no journal either.
     """
     manifest = _with_metadata(root, planned.manifest)
+    manifest = replace(manifest, mounts=mounts_of(root, manifest))
     journal = Journal.create(folder, manifest.operation)
     identities: dict[int, Identity] = {}
     begun: set[int] = set()

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,13 @@ class Place:
 
     def mount(self, where: Path, kind: str, options: str) -> None:
         subprocess.run(["mount", "-t", kind, "-o", options, "none", str(where)], check=True)
+
+    def bind(self, what: Path, where: Path) -> None:
+        """Show a directory at another place as well: a mount on the same device."""
+        subprocess.run(["mount", "--bind", str(what), str(where)], check=True)
+
+    def unmount(self, where: Path) -> None:
+        subprocess.run(["umount", str(where)], check=True)
 
     def remount(self, how: str, where: Path | None = None) -> None:
         """Change these options alone: the account by which a tmpfs is listed is none inside a user namespace."""
@@ -182,6 +190,37 @@ async def turns_read_only(place: Place) -> dict[str, Any]:
     return found
 
 
+async def mount_away(place: Place) -> dict[str, Any]:
+    """Settle a patch that was cut off before its only rename while the mount that it was made for is not as it was."""
+    store, below = place.folder / "store", place.root / "m"
+    store.mkdir()
+    below.mkdir()
+    (store / "x").write_text("only\n")
+    place.bind(store, below)
+    workspace = replace(place.workspace, allow_submounts=True)
+    async with Patcher(str(place.state)) as patcher:
+        await patcher.plan(workspace, OPERATION, "*** Begin Patch\n*** Delete File: m/x\n*** End Patch", {})
+        await patcher.stage(workspace, OPERATION)
+    journal = place.state / "journal" / OPERATION
+    os.link(journal / "manifest.json", journal / "installing")
+    found: dict[str, Any] = {}
+    for name, told in (("closed", place.workspace), ("away", workspace)):
+        if name == "away":
+            place.unmount(below)
+        async with Patcher(str(place.state)) as patcher:
+            for verb in (patcher.settle, patcher.restore, patcher.finish):
+                try:
+                    await verb(told, OPERATION)
+                except Refusal as refusal:
+                    found.setdefault(name, []).append(refusal.code)
+    place.bind(store, below)
+    async with Patcher(str(place.state)) as patcher:
+        settled = await patcher.settle(workspace, OPERATION)
+        assert settled is not None
+        await patcher.finish(workspace, OPERATION)
+    return found | {"back": settled[0]}
+
+
 async def overlay(place: Place) -> dict[str, Any]:
     layers = place.folder / "layers"
     layers.mkdir()
@@ -283,6 +322,7 @@ SCENES: dict[str, Callable[[Place], Awaitable[dict[str, Any]]]] = {
     "no inodes to install": no_inodes_to_install,
     "read-only": read_only,
     "turns read-only": turns_read_only,
+    "mount away": mount_away,
     "overlay": overlay,
     "ntfs": ntfs,
     "sshfs": sshfs,

@@ -111,6 +111,15 @@ def test_a_disk_that_turns_read_only_behind_the_renames_leaves_it_unknown_until_
     assert found["tree"] == {"a": "one\n", "b": "one\n"}
 
 
+def test_a_patch_below_a_mount_that_is_not_there_is_unknown_until_it_is_back(tmp_path: Path) -> None:
+    found = told("mount away", tmp_path)
+    assert found["closed"] == ["FILE_OPERATION_FAILED"] * 3
+    assert found["away"] == ["FILE_OPERATION_FAILED"] * 3
+    assert found["back"] == "failed_rolled_back"
+    assert found["tree"] == {"m/x": "only\n"}
+    assert found["journals"] == []
+
+
 @needs_root
 def test_a_quota_that_is_hit_in_the_middle_of_a_patch_refuses_it_and_leaves_nothing(tmp_path: Path) -> None:
     found = told("quota", tmp_path)

@@ -266,6 +266,13 @@ def test_what_is_hidden_since_a_patch_was_cut_off_is_settled_as_if_it_was_not(
     assert house.files() == (AFTER if renames == RENAMES else BEFORE)
 
 
+def test_that_a_file_was_removed_is_not_said_where_it_is_not_found_set_aside(house: House) -> None:
+    manifest = house.cut_off(RENAMES)
+    (house.root / next(slot.beside for slot in manifest.slots if slot.path == "gone")).unlink()
+    settled = house.ask("settle")
+    assert (settled["outcome"], settled["report"]["kept"]) == ("failed_partial", ["gone"])
+
+
 async def test_a_helper_that_no_thread_is_free_to_start_is_lost_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
