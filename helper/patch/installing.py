@@ -11,6 +11,7 @@ import os
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from codespace.beneath import Root
@@ -18,7 +19,7 @@ from codespace.beneath.faults import refusal
 from codespace.errors import Refusal
 from helper.patch.journal import Journal
 from helper.patch.manifest import Action, Directory, Manifest, Slot, spare_name
-from helper.patch.renames import exchange_at, put, put_at, take_at
+from helper.patch.renames import exchange_at, put, put_at, step_back_at, take_at
 from helper.patch.sight import Identity, Sight, identity, is_after, is_before, see, see_at, sync_parents
 from helper.patch.staging import changed
 
@@ -112,7 +113,7 @@ def _replace(root: Root, slot: Slot, staged: Identity | None) -> Refusal | None:
         if not _is_planned(slot, out):
             surprise = changed(slot, _told(slot, out), _LEFT)
             try:
-                exchange_at(directory, beside, name, spare)
+                step_back_at(directory, beside, name, spare, partial(is_after, slot))
             except (FileExistsError, FileNotFoundError):
                 raise surprise from None  # they changed it once more: restore rescues what it finds in our names
             return surprise

@@ -11,19 +11,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import operator
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
+from codespace import limits
 from codespace.beneath import RENAME_EXCHANGE, RENAME_NOREPLACE, Root, kernel
 from codespace.beneath.faults import refusal
 from codespace.errors import Refusal
 from helper.patch.journal import Journal
 from helper.patch.manifest import Manifest, Slot, spare_name
 from helper.patch.patience import Patience, leads_elsewhere
-from helper.patch.sight import is_after, reach, throw_away
+from helper.patch.sight import Sight, is_after, reach, see_at, throw_away
 
 _UNKNOWN_FLAGS: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS, errno.EACCES})
@@ -46,6 +48,23 @@ def exchange_at(directory: int, beside: str, name: str, spare: str) -> bool:
     numbered = put_at(directory, beside, directory, name)
     os.rename(spare, beside, src_dir_fd=directory, dst_dir_fd=directory)
     return numbered
+
+
+def step_back_at(directory: int, beside: str, name: str, spare: str, is_ours: Callable[[Sight], bool]) -> None:
+    """Swap back what others had at `name`, and once more for each file that they put there meanwhile: the newest stays.
+
+    The older ones end up at `beside`, at most one at a time; so does the newest of somebody who never stops.
+
+    Args:
+        is_ours: Says of what comes out whether it is what we had put at `name`.
+    Raises: as `exchange_at`.
+    """
+    for _ in range(limits.RESTORE_TRIES):
+        theirs = see_at(directory, beside)
+        exchange_at(directory, beside, name, spare)
+        if is_ours(see_at(directory, beside)):
+            return
+        is_ours = partial(operator.eq, theirs)
 
 
 def take_at(directory: int, name: str, beside: str) -> None:
@@ -148,6 +167,13 @@ def exchange(root: Root, slot: Slot) -> None:
     spare = spare_name(slot).rpartition("/")[2]
     with _refusing(slot.path), root.parent(slot.path) as (directory, name):
         exchange_at(directory, slot.beside.rpartition("/")[2], name, spare)
+
+
+def step_back(root: Root, slot: Slot, is_ours: Callable[[Sight], bool]) -> None:
+    """As `step_back_at`, for the two names of a slot that replaces."""
+    spare = spare_name(slot).rpartition("/")[2]
+    with _refusing(slot.path), root.parent(slot.path) as (directory, name):
+        step_back_at(directory, slot.beside.rpartition("/")[2], name, spare, is_ours)
 
 
 def mend(root: Root, manifest: Manifest, journal: Journal, patience: Patience) -> None:

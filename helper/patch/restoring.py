@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import operator
 import os
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from helper.patch.flush import Flush
 from helper.patch.journal import Journal
 from helper.patch.manifest import Directory, Manifest, Slot
 from helper.patch.patience import Patience, leads_elsewhere
-from helper.patch.renames import exchange, mend, put, take
+from helper.patch.renames import exchange, mend, put, step_back, take
 from helper.patch.sight import Sight, Unreadable, discard, is_after, is_before, is_lost, reach, see, sync_parents
 from helper.patch.staging import sweep, write_beside
 from helper.patch.strays import astray, missed, sweep_strays
@@ -167,12 +168,14 @@ def _put_back_replace(root: Root, slot: Slot, there: Sight, beside: Sight, journ
     if not is_after(slot, there):
         discard(root, slot, (slot.before, slot.after), journal)  # the journal has the bytes before
         return False
-    if beside.absent and not _make_again(root, slot, journal):
-        return False
-    foreign = not beside.absent and not is_before(slot, beside)
+    if beside.absent:
+        if not _make_again(root, slot, journal):
+            return False
+        beside = reach(root, slot.beside)
+    foreign = not is_before(slot, beside)
     exchange(root, slot)
     if not is_after(slot, reach(root, slot.beside)):
-        exchange(root, slot)  # it changed just now: their file goes back
+        step_back(root, slot, partial(operator.eq, beside))  # it changed just now: their file goes back
         discard(root, slot, (slot.before, slot.after), journal)
         return False
     discard(root, slot, (slot.after,), journal)

@@ -273,6 +273,37 @@ def test_that_a_file_was_removed_is_not_said_where_it_is_not_found_set_aside(hou
     assert (settled["outcome"], settled["report"]["kept"]) == ("failed_partial", ["gone"])
 
 
+@pytest.mark.parametrize("saves", [1, 2, 3, 4])
+@pytest.mark.parametrize("verb", ["install", "restore"])
+def test_the_last_of_several_saves_of_an_editor_stays_and_the_one_before_it_is_rescued(
+    house: House, monkeypatch: pytest.MonkeyPatch, verb: str, saves: int
+) -> None:
+    rename = kernel.renameat2
+    saved = 0
+
+    def save_first(*arguments: Any) -> None:
+        nonlocal saved
+        if arguments[-1] == kernel.RENAME_EXCHANGE and saved < saves:
+            saved += 1
+            (house.root.parent / "save").write_text(f"save {saved}\n")
+            (house.root.parent / "save").rename(house.root / "a")  # as editors save
+        rename(*arguments)
+
+    with house.helper() as session:
+        text = "*** Begin Patch\n*** Update File: a\n-one\n+two\n*** End Patch"
+        session.call({"verb": "plan", "operation": OPERATION, "patch": text, "expected_versions": {}})
+        session.call({"verb": "stage", "operation": OPERATION})
+        if verb == "restore":
+            assert session.call({"verb": "install", "operation": OPERATION})["clean"]
+        monkeypatch.setattr(kernel, "renameat2", save_first)
+        assert not session.call({"verb": verb, "operation": OPERATION})["clean"]
+        assert saved == saves
+        session.call({"verb": "restore", "operation": OPERATION})
+    kept = [path.read_text() for path in (house.journal / OPERATION).glob("rescued/*")]
+    assert house.files() == {**BEFORE, "a": f"save {saves}\n"}
+    assert kept == ([f"save {saves - 1}\n"] if saves > 1 else [])
+
+
 async def test_a_helper_that_no_thread_is_free_to_start_is_lost_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
