@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from codespace import limits, v4a
@@ -36,15 +36,16 @@ def plan_undo(root: Root, policy: Policy, bounds: Bounds, operation: str, journa
         raise expired()
     tree = Tree(root, bounds.file_bytes)
     paths = [slot.path for slot in undone.slots]
-    made = [emptied.path for emptied in undone.emptied]
+    made = [each.path for each in undone.emptied]
     policy.check(paths, [*(slot.path for slot in undone.slots if slot.action == "remove"), *made])
-    _check(root, tree, undone)
+    emptied = tuple(_emptied(root, undone, journal))
+    _check(root, tree, undone, emptied)
     kept = _kept(undone, journal, tree)
     slots, before, after = _slots(undone, tree, kept, operation)
     created = (slot.path for slot in slots if slot.action == "create")
-    missing = missing_directories(tree, created, (emptied.path for emptied in undone.emptied))
+    missing = missing_directories(tree, created, made)
     near = Near(missing)
-    modes = {emptied.path: emptied.mode for emptied in undone.emptied}
+    modes = {each.path: each.mode for each in undone.emptied}
     changes = [_net(change, undone, tree, kept) for change in undone.changes]
     diff, truncated = v4a.unified_diff(changes, limits.DIFF_BYTES)
     manifest = Manifest(
@@ -54,7 +55,7 @@ def plan_undo(root: Root, policy: Policy, bounds: Bounds, operation: str, journa
         directories=tuple(directories_of(missing, near, operation, modes)),
         slots=tuple(beside(slot, near) for slot in slots),
         changes=tuple(_inverted(change) for change in undone.changes),
-        emptied=tuple(_emptied(root, undone, journal)),
+        emptied=emptied,
     )
     return Planned(manifest, before, after, diff, truncated, changes)
 
@@ -64,13 +65,16 @@ def expired() -> Refusal:
     return Refusal("SNAPSHOT_EXPIRED", "The bytes before this operation are no longer kept. Nothing was written.")
 
 
-def _check(root: Root, tree: Tree, undone: Manifest) -> None:
+def _check(root: Root, tree: Tree, undone: Manifest, emptied: Collection[Emptied]) -> None:
     """Refuse unless every file is as the patch left it, beside its bytes too as far as the journal knows that."""
     there = {slot.path: _version(tree, slot.path) for slot in undone.slots}
-    if all(there[slot.path] == slot.before for slot in undone.slots):
+    is_undone = all(_is_undone(tree, slot, there[slot.path]) for slot in undone.slots)
+    if not undone.slots:  # it made or took away directories and nothing else
+        is_undone = not emptied and all(tree.kind(each.path) != "absent" for each in undone.emptied)
+    if is_undone:
         raise Refusal(
             "VERSION_CONFLICT",
-            "Every file is as it was before that operation already, so there is nothing to undo. Nothing was written.",
+            "Everything is as it was before that operation already, so there is nothing to undo. Nothing was written.",
             next_step="Take it as done; read the files if you are not sure.",
         )
     carried = {slot.path: slot.metadata for slot in undone.slots}
@@ -86,6 +90,13 @@ def _check(root: Root, tree: Tree, undone: Manifest) -> None:
             next_step="Somebody changed it since; take the change back with a patch of your own.",
             details={"path": slot.path, "expected": slot.after, "actual": there[slot.path]},
         )
+
+
+def _is_undone(tree: Tree, slot: Slot, version: str) -> bool:
+    if version != slot.before or slot.before != slot.after or slot.metadata is None:
+        return version == slot.before
+    there = tree.look(slot.path)  # the patch changed a mode alone
+    return isinstance(there, v4a.File) and there.mode == slot.metadata.mode
 
 
 def _version(tree: Tree, path: str) -> str:

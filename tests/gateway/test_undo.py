@@ -268,3 +268,41 @@ async def test_a_patch_and_its_undo_work_where_the_names_that_they_stage_under_l
         undone = await bench.call("operation_undo", operation_id=told["operation_id"])
         assert undone["status"] == "applied"
         assert look(bench.root) == before
+
+
+SWAP = """*** Begin Patch
+*** Update File: a
+*** Move to: t
+@@
+ one
+*** Update File: b
+*** Move to: a
+@@
+ one
+*** Update File: t
+*** Move to: b
+@@
+ one
+*** End Patch
+"""
+MAKE = "*** Begin Patch\n*** Add File: d/e/x\n+x\n*** Delete File: d/e/x\n*** End Patch"
+
+
+@pytest.mark.parametrize("patch", [SWAP, MAKE], ids=["modes", "directories"])
+async def test_a_patch_that_changed_no_bytes_is_undone_and_the_undo_too_and_no_more_than_once(patch: str) -> None:
+    async with open_bench(files={"a": "one\n", "b": "one\n"}) as bench:
+        (bench.root / "a").chmod(0o755)
+        before = look(bench.root)
+        applied = await bench.call("apply_patch", patch=patch)
+        after = look(bench.root)
+        assert after != before
+        undone = await bench.call("operation_undo", operation_id=applied["operation_id"])
+        assert look(bench.root) == before
+        with pytest.raises(Refusal, match="as it was before that operation already"):
+            await bench.call("operation_undo", operation_id=applied["operation_id"])
+        again = await bench.call("operation_undo", operation_id=undone["operation_id"])
+        assert look(bench.root) == after
+        with pytest.raises(Refusal, match="as it was before that operation already"):
+            await bench.call("operation_undo", operation_id=undone["operation_id"])
+        await bench.call("operation_undo", operation_id=again["operation_id"])
+        assert look(bench.root) == before
