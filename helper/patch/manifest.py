@@ -93,7 +93,7 @@ class Manifest:
     @property
     def parents(self) -> list[str]:
         """Every directory that something is renamed in."""
-        paths = (each.path for each in (*self.slots, *self.directories))
+        paths = [*(slot.path for slot in self.slots), *(directory.path for directory in self.directories)]
         return sorted({path.rpartition("/")[0] or "." for path in paths})
 
 

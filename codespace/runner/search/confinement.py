@@ -1,9 +1,9 @@
 """What ripgrep is locked into: a sandbox that holds the root and ripgrep alone, or nothing to open.
 
 With bubblewrap the root is bound read-only through its open descriptor, and there is nothing else:
-what ripgrep opens by name there leads nowhere out of the root, and what it says is which files match.
-Their lines, and all of them without bubblewrap, come from a ripgrep that gets descriptors that
-`beneath` opened, and no name to open: no race leads it to what is hidden. That one is in no sandbox.
+what ripgrep opens by name there leads nowhere out of the root, and what it says is looked at again.
+Without it ripgrep gets descriptors that `beneath` opened, and no name to open. Either way no race
+and no fault of ripgrep's leads it out of the root; bubblewrap also stops a fault in ripgrep itself.
 """
 
 from __future__ import annotations

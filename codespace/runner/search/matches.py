@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
+import codecs
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from codespace import limits
@@ -14,24 +15,26 @@ from codespace.contract import Match
 _LINE_BYTES: Final = 4 * 1_048_576  # of one JSON line: a match in a longer line of a file is dropped, and said
 _LEAD_CHARACTERS: Final = 100  # shown before the match in a line that is cut
 
+Lines = Sequence[tuple[int, bytes]]
+"""Where each line begins, behind a mark of the encoding, and its bytes as ripgrep tells them."""
+
 
 class Matches:
     """Takes ripgrep's output block by block.
 
     Args:
-        named: Gives the path as the caller knows it, or None for a file that it may not see.
+        named: Gives the path as the caller knows it, or None for a file that it may not see, or that has not these
+            lines.
         context_lines: How many lines before and after each match were asked for.
     """
 
-    def __init__(self, named: Callable[[str], str | None], context_lines: int) -> None:
+    def __init__(self, named: Callable[[str, Lines], str | None], context_lines: int) -> None:
         self.found: list[Match] = []
         self.files_searched = 0
         """Said by ripgrep at its end; until then, files with matches: at least so many."""
         self.whole = False
         """Whether ripgrep came to its end."""
         self.too_long = 0
-        self.files: dict[str, bool] = {}
-        """Files that match, by path; whether a NUL byte was found in one."""
         self.behind: list[str] = []
         """Paths of files that match behind their first NUL byte too: ripgrep takes each of these for the end of a line,
         so that the numbers of lines are no longer true."""
@@ -40,7 +43,7 @@ class Matches:
         self._rest = b""
         self._dropping = False
         self._taken_bytes = 0
-        self._lines: list[tuple[int, str, int | None, int]] = []  # number, text, column of a match, where it ends
+        self._lines: list[tuple[int, bytes, int | None, int]] = []  # number, bytes, column of a match, where they begin
         self._path: dict[str, str] = {}
         self._files = 0
 
@@ -78,7 +81,7 @@ class Matches:
             if kind == "match":
                 start = content["submatches"][0]["start"] if content["submatches"] else 0
                 column = len(raw[:start].decode(errors="replace")) + 1
-            self._lines.append((content["line_number"], _text(raw), column, content["absolute_offset"] + len(raw)))
+            self._lines.append((content["line_number"], raw, column, content["absolute_offset"]))
         elif kind == "begin":
             self._lines, self._path = [], content["path"]
         elif kind == "end":
@@ -93,29 +96,47 @@ class Matches:
         self._files += 1
         self.files_searched += 1
         lines, self._lines = self._lines, []
-        path = self._named(os.fsdecode(_bytes(content["path"])))
+        path = self._named(os.fsdecode(_bytes(content["path"])), [(start, raw) for _, raw, _, start in lines])
         if path is None:
             return
         binary = content.get("binary_offset")
-        self.files[path] = binary is not None
         if binary is not None:
-            if any(column is not None and end > binary for _, _, column, end in lines):
+            if any(column is not None and start + len(raw) > binary for _, raw, column, start in lines):
                 self.behind.append(path)
-            lines = [line for line in lines if line[-1] <= binary]
+            lines = [line for line in lines if line[-1] + len(line[1]) <= binary]
         # Cut once and for all: each line is in the context of many matches.
-        texts = {number: _cut(text, 1) for number, text, _, _ in lines} if self._context else {}
-        for number, text, column, _ in lines:
+        texts = {number: _cut(_text(raw), 1) for number, raw, _, _ in lines} if self._context else {}
+        for number, raw, column, _ in lines:
             if column is not None:
                 self.found.append(
                     Match(
                         path=path,
                         line=number,
                         column=column,
-                        text=_cut(text, column),
+                        text=_cut(_text(raw), column),
                         before=_around(texts, range(number - self._context, number)),
                         after=_around(texts, range(number + 1, number + self._context + 1)),
                     )
                 )
+
+
+def has(descriptor: int, lines: Lines) -> bool:
+    """Return whether an open file has these lines where they are said to be.
+
+    ripgrep tells UTF-16 as UTF-8, and behind the first NUL byte a line feed for each. Blocks. Raises: OSError.
+    """
+    mark = os.pread(descriptor, len(codecs.BOM_UTF8), 0)
+    if mark.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        end = max((start + len(raw) for start, raw in lines), default=0)
+        if end > limits.SEARCH_OUTPUT_BYTES:
+            return False
+        there = os.pread(descriptor, 2 + 2 * end, 0).decode("utf-16", "replace").encode()
+        return all(there[start : start + len(raw)] == raw for start, raw in lines)
+    behind = len(mark) if mark == codecs.BOM_UTF8 else 0
+    return all(
+        (there := os.pread(descriptor, len(raw), behind + start)) == raw or there.replace(b"\0", b"\n") == raw
+        for start, raw in lines
+    )
 
 
 def _around(texts: dict[int, str], numbers: range) -> tuple[str, ...]:

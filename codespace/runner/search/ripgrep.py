@@ -1,8 +1,8 @@
 """One find or search by ripgrep, in the sandbox that holds the root alone or on descriptors from `beneath`.
 
 What comes back from the sandbox is looked at again: a hidden name, a git directory or a mount below
-the root is never shown, whatever ripgrep was told to leave out, and wherever a name has led it. Its
-names are reached anew, and the lines of files that match are had from descriptors.
+the root is never shown, whatever ripgrep was told to leave out, and wherever a name has led it: its
+names are reached anew, and its lines must be those of the file that `beneath` opens under the name.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import resource
 import signal
 import stat
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from codespace import limits
@@ -29,7 +28,7 @@ from codespace.errors import Refusal
 from codespace.runner.search import child
 from codespace.runner.search.confinement import Confinement
 from codespace.runner.search.ignores import Ignores
-from codespace.runner.search.matches import Matches
+from codespace.runner.search.matches import Lines, Matches, has
 from codespace.runner.search.names import Names
 from codespace.runner.search.stopping import Stop
 from codespace.sandbox import submounts
@@ -118,16 +117,14 @@ class Ripgrep:
         Raises: Refusal INVALID_ARGUMENT with ripgrep's own words about the pattern.
         """
         if self._confinement.kind == "bubblewrap":
-            is_binary = True
-            told = self._matches_in_sandbox(question, binary=True)
-            is_enough = self.cut == "size" and told is not None and told.are_enough(question.most)
-            if told is not None and self.cut is not None and not is_enough:
+            matches = self._matches_in_sandbox(question, binary=True)
+            is_enough = self.cut == "size" and matches is not None and matches.are_enough(question.most)
+            if matches is not None and self.cut is not None and not is_enough:
                 # Files that are no text can hold gigabytes, and more matches than are taken from ripgrep.
-                self.cut, is_binary = None, False
-                told = self._matches_in_sandbox(question, binary=False)
-                self.is_text_only = told is not None and self.cut is None
-            if told is not None:
-                matches = self._looked_up(question, told, large=is_binary)
+                self.cut = None
+                matches = self._matches_in_sandbox(question, binary=False)
+                self.is_text_only = matches is not None and self.cut is None
+            if matches is not None:
                 is_of_wanted = question.wanted is None or question.is_prefilter_all
                 is_of_visible = not self._mounts and all(map(_is_plain, self._workspace.hidden_paths))
                 if self.cut is None and not (is_of_wanted and is_of_visible):
@@ -135,37 +132,10 @@ class Ripgrep:
                 return matches
         return self._matches_beneath(question)
 
-    def _looked_up(self, question: Question, told: Matches, *, large: bool) -> Matches:
-        """Have the lines from files that `beneath` opens: ripgrep opens by name, and may have followed a link.
-
-        No more of them than one answer shows, but all that may match behind a NUL byte, for the note.
-
-        Args:
-            large: Whether large binary files are searched too: they were, in no time.
-        """
-        cut, self.cut = self.cut, None
-        self._deadline = max(self._deadline, time.monotonic() + limits.SEARCH_LAST_SECONDS)
-        described: dict[str, str] = {}
-        matches = Matches(described.get, question.context_lines)
-        counts = Counter(match.path for match in told.found)
-        text, binary = ([path for path in told.files if told.files[path] is kind] for kind in (False, True))
-        for paths in (text, binary):
-            for batch in _batches(sorted(paths, key=shown), counts, question.most):
-                if self.cut is not None or (paths is text and matches.are_enough(question.most)):
-                    break
-                self._search_batch(question, batch, described, matches, large=large)
-        if cut is None:
-            matches.files_searched = told.files_searched
-        self.cut = self.cut or cut
-        return matches
-
     def _matches_in_sandbox(self, question: Question, *, binary: bool) -> Matches | None:
-        """Search all files, in the time that leaves enough for doing without, or none with a NUL byte.
-
-        Returns: `files` alone is for use, as paths of the root; what they hold is looked up.
-        """
-        matches = Matches(self._named_in(question), 0)
-        arguments = [*replace(question, context_lines=0).arguments(), *(("--binary",) if binary else ())]
+        """Search all files, in the time that leaves enough for doing without, or none with a NUL byte."""
+        matches = Matches(self._named_in(question), question.context_lines)
+        arguments = [*question.arguments(), *(("--binary",) if binary else ())]
         deadline = self._deadline - limits.SEARCH_TEXT_SECONDS * binary
         if question.prefilter is not None:
             arguments += [f"--type-add=wanted:{question.prefilter}", "--type=wanted"]
@@ -283,31 +253,29 @@ class Ripgrep:
 
     def _matches_beneath(self, question: Question) -> Matches:
         described: dict[str, str] = {}
-        matches = Matches(described.get, question.context_lines)
+        matches = Matches(lambda path, _: described.get(path), question.context_lines)
         batch: list[Entry] = []
         # A slow walk leaves time for a last search of what it came to.
         for entry in self._walk(self._deadline - limits.SEARCH_LAST_SECONDS, include_ignored=False):
             if question.wanted is None or question.wanted(entry.path):
                 batch.append(entry)
             if len(batch) == _BATCH:
-                self._search_batch(question, batch, described, matches, large=False)
+                self._search_batch(question, batch, described, matches)
                 batch = []
                 if self.cut is not None:
                     return matches
-        self._search_batch(
-            question, batch, described, matches, large=False
-        )  # also where it is empty: the pattern may be wrong
+        self._search_batch(question, batch, described, matches)  # also where it is empty: the pattern may be wrong
         return matches
 
     def _search_batch(
-        self, question: Question, batch: Sequence[Entry], described: dict[str, str], matches: Matches, *, large: bool
+        self, question: Question, batch: Sequence[Entry], described: dict[str, str], matches: Matches
     ) -> None:
         descriptors: list[int] = []
         searched = matches.files_searched
         described.clear()
         try:
             for entry in batch:
-                descriptor = self._open(entry, large=large)
+                descriptor = self._open(entry)
                 if descriptor is not None:
                     descriptors.append(descriptor)
                     described[f"/proc/self/fd/{descriptor}"] = shown(entry.path)
@@ -322,14 +290,14 @@ class Ripgrep:
         if not described:
             matches.files_searched = searched
 
-    def _open(self, entry: Entry, *, large: bool) -> int | None:
+    def _open(self, entry: Entry) -> int | None:
         """Open a file that the walk named, or leave it out: it may be gone, or out of reach, by now."""
         try:
             descriptor = self._root.open_entry(entry)
         except Refusal as refused:
             self.unreadable = self.unreadable or refused.code == "FILE_OPERATION_FAILED"
             return None
-        if large or not _is_large_binary(descriptor):
+        if not _is_large_binary(descriptor):
             return descriptor
         os.close(descriptor)
         self.too_large.append(shown(entry.path))
@@ -372,31 +340,36 @@ class Ripgrep:
             self.cut = "size"
         return ending
 
-    def _named_in(self, question: Question) -> Callable[[str], str | None]:
-        def named(path: str) -> str | None:
+    def _named_in(self, question: Question) -> Callable[[str, Lines], str | None]:
+        def named(path: str, lines: Lines) -> str | None:
             path = path.removeprefix("./")
             # For a costly glob, as ripgrep may have ended by now. What it said until the deadline is still looked at.
             if time.monotonic() > self._deadline + limits.SEARCH_LAST_SECONDS:
                 self.cut = "time"
                 return None
             wanted = question.wanted is None or question.wanted(path)
-            return path if wanted and self.is_visible(path) else None
+            return shown(path) if wanted and self.is_visible(path) and self._has(path, lines) else None
 
         return named
 
+    def _has(self, path: str, lines: Lines) -> bool:
+        """Return whether a file has these lines: ripgrep opens by name, and a link that was there led it elsewhere.
 
-def _batches(paths: Sequence[str], counts: Mapping[str, int], most: int | None) -> Iterator[list[Entry]]:
-    """Yield files in portions that should hold as many matches as are enough."""
-    batch: list[Entry] = []
-    due = 0
-    for path in paths:
-        batch.append(Entry(path, "file"))
-        due += counts[path]
-        if len(batch) == _BATCH or (most is not None and due >= most):
-            yield batch
-            batch, due = [], 0
-    if batch:
-        yield batch
+        One that was changed since, or swapped, counts as unreadable.
+        """
+        try:
+            descriptor = self._root.open_entry(Entry(path, "file"))
+        except Refusal as refused:
+            self.unreadable = self.unreadable or refused.code == "FILE_OPERATION_FAILED"
+            return False
+        try:
+            there = has(descriptor, lines)
+        except OSError:
+            there = False
+        finally:
+            os.close(descriptor)
+        self.unreadable = self.unreadable or not there
+        return there
 
 
 def shown(path: str) -> str:
