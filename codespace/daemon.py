@@ -304,7 +304,7 @@ def _wire(
     execution = Execution(
         runner, ledger, occupancy, drivers, wall_clock, own, runs, processes, leftovers.tell, recovery
     )
-    grants = Grants(store, ledger, chain, wall_clock, own, scrubber)
+    grants = Grants(store, ledger, chain, wall_clock, own, scrubber, instances.lives)
     acts: dict[str, Driver] = {
         "apply_patch": patching,
         "operation_undo": patching,

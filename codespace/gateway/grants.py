@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -66,7 +66,11 @@ _COLUMNS: Final = tuple(field.name for field in fields(Grant))
 
 
 class Grants:
-    """The grants of one database, as one daemon or the command line sees them."""
+    """The grants of one database, as one daemon or the command line sees them.
+
+    Args:
+        lives: Whether an instance is there: one that was killed never says that it ended.
+    """
 
     def __init__(
         self,
@@ -76,6 +80,7 @@ class Grants:
         wall_clock: Callable[[], float],
         instance_id: str,
         scrubber: Scrubber,
+        lives: Callable[[str], Awaitable[bool]],
     ) -> None:
         self._store = store
         self._ledger = ledger
@@ -83,6 +88,7 @@ class Grants:
         self._wall_clock = wall_clock
         self._instance_id = instance_id
         self._scrubber = scrubber
+        self._lives = lives
 
     async def require_end(self, hold: Hold, seconds: float | None) -> None:
         """Refuse a grant with this hold that would be over at once, or never.
@@ -92,7 +98,7 @@ class Grants:
         Raises: Refusal INVALID_ARGUMENT.
         """
         require_time(seconds)
-        if seconds is None and not await self._store.read(lambda db: _has_begun_and_not_ended(db, hold.instance_id)):
+        if seconds is None and not await self._lives(hold.instance_id):
             raise Refusal(
                 "INVALID_ARGUMENT",
                 "The daemon that held the request has ended, and a grant until its end with it; nothing was granted.",
@@ -174,9 +180,9 @@ class Grants:
 
         Raises: Refusal STORE_UNAVAILABLE.
         """
-        now = self._wall_clock()
-        for grant_id in await self._store.read(lambda db: _over(db, now)):
-            await self._end(grant_id, "time_ran_out")
+        for grant in await self._store.read(lambda db: _active(db, None)):
+            if await self._is_over(grant):
+                await self._end(grant.id, "time_ran_out")
 
     async def end_with(self, instance_id: str) -> None:
         """End what was given until this daemon ends. Raises: Refusal STORE_UNAVAILABLE."""
@@ -194,6 +200,11 @@ class Grants:
             except Exception:  # in the daemon's own nursery: a fault here must not end the daemon
                 log.exception("grants could not be swept")
             await trio.sleep(limits.HOLD_SWEEP_SECONDS)
+
+    async def _is_over(self, grant: Grant) -> bool:
+        if grant.expires_at is not None:
+            return grant.expires_at <= self._wall_clock()
+        return not await self._lives(str(grant.instance_id))
 
     def _is_good(self, grant: Grant) -> bool:
         if grant.expires_at is not None:
@@ -236,19 +247,6 @@ def _has_active(db: Database, workspace_id: str) -> bool:
 def _active(db: Database, workspace_id: str | None) -> list[Grant]:
     where = "state = 'active' AND (?1 IS NULL OR workspace_id = ?1)"
     return [_grant(row) for row in db.table("grants").rows_where(where, [workspace_id], order_by="created_at, rowid")]
-
-
-def _over(db: Database, now: float) -> list[str]:
-    sql = (
-        "SELECT id FROM grants WHERE state = 'active' AND (expires_at <= ? OR (instance_id IS NOT NULL "
-        "AND instance_id NOT IN (SELECT id FROM instances WHERE ended_at IS NULL)))"
-    )
-    return [str(grant_id) for (grant_id,) in db.execute(sql, (now,))]
-
-
-def _has_begun_and_not_ended(db: Database, instance_id: str) -> bool:
-    sql = "SELECT 1 FROM instances WHERE id = ? AND ended_at IS NULL"
-    return db.execute(sql, (instance_id,)).fetchone() is not None
 
 
 def _listed(db: Database, limit: int) -> list[Grant]:

@@ -22,6 +22,7 @@ from codespace.gateway.audit import Audit
 from codespace.gateway.grants import Grant, Grants
 from codespace.gateway.hold import RUNNABLE, Hold
 from codespace.gateway.holds import Holds
+from codespace.gateway.instances import Instances
 from codespace.gateway.ledger import Ledger
 from codespace.gateway.opening import open_store
 from codespace.gateway.operation import Kind, Operation
@@ -201,7 +202,8 @@ async def open_operator(
             left_over=lambda: None,
             scrubber=scrubber,
         )
-        grants = Grants(store, ledger, audit, wall_clock, COMMAND_LINE, scrubber)
+        instances = Instances(store, wall_clock, "", ())  # to look at others; it registers none
+        grants = Grants(store, ledger, audit, wall_clock, COMMAND_LINE, scrubber, instances.lives)
         yield Operator(store, ledger, holds, grants, workspaces)
         nursery.cancel_scope.deadline = trio.current_time() + limits.SCRUB_PATIENCE_SECONDS
 

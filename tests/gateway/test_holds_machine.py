@@ -51,6 +51,10 @@ DICE = st.integers(0, 2**32)
 EXPIRY_SECONDS = 100.0
 
 
+async def _none_lives(instance_id: str) -> bool:
+    return False
+
+
 class World:
     """What requests would change: the driver of a tool, as Admission sees one."""
 
@@ -178,7 +182,7 @@ class Deciding(RuleBasedStateMachine):
             left_over=lambda: None,
             scrubber=scrubber,
         )
-        grants = Grants(self.store, ledger, chain, clock, own, scrubber)
+        grants = Grants(self.store, ledger, chain, clock, own, scrubber, _none_lives)
         prints = Fingerprints(self.store.secret("fingerprint"))
         return Admission(Registry({"w": WORKSPACE}), ledger, holds, grants, prints, {TOOL: self.world}), holds
 

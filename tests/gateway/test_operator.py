@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -19,8 +20,10 @@ from codespace.errors import Refusal
 from codespace.gateway import audit
 from codespace.gateway.database import connect
 from codespace.gateway.operator import Operator, open_operator
+from codespace.settings import load
 from codespace.testing import Bench, open_bench
-from codespace.testing.site import tree
+from codespace.testing.installed import HttpDaemon, over_http
+from codespace.testing.site import Site, tree
 
 APPEND = "*** Begin Patch\n*** Update File: log.txt\n@@\n+CANARY line\n*** End Patch\n"
 FILES = {"log.txt": "first\n"}
@@ -396,6 +399,28 @@ async def test_a_grant_until_a_daemon_ends_that_has_ended_is_refused_and_grants_
         assert await bench.daemon.operator.grants() == []
         granted, grant = await bench.daemon.operator.grant(hold, by="operator", scope="patches", path="src", seconds=60)
         assert (granted.state, grant and grant.state) == ("granted", "active")
+
+
+async def test_a_grant_until_a_daemon_ends_that_was_killed_is_over_and_another_is_refused(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.add_workspace("main", approvals="operator")
+    settings = load(site.environ)
+    with HttpDaemon(site) as daemon:
+        async with over_http(site, daemon.url, daemon.token) as visit:
+            holds = []
+            for name in ("a", "b"):
+                with pytest.raises(Refusal) as caught:
+                    await visit.call("apply_patch", patch=add(name))
+                holds.append(str(caught.value.approval_id))
+        async with open_operator(settings.database, settings.workspaces, time.time, expiry_seconds=900) as operator:
+            await operator.grant(holds[0], by="operator", scope="patches", path=".")
+            assert [grant.state for grant in await operator.grants()] == ["active"]
+            daemon.kill()
+            assert [grant.state for grant in await operator.grants()] == ["lapsed"]
+            with pytest.raises(Refusal, match="has ended, and a grant until its end with it") as caught:
+                await operator.grant(holds[1], by="operator", scope="patches", path=".")
+            assert caught.value.details == {"argument": "seconds"}
+            assert (await operator.hold(holds[1])).state == "pending"
 
 
 class Refusing(Database):
