@@ -135,7 +135,7 @@ CODES: Final[Mapping[str, Code]] = {
         "The hold was not granted, or its grant not used, in time.", "Send the request again for a new hold."
     ),
     "APPROVAL_AMBIGUOUS": Code(
-        "The daemon ended while the granted request was being started; it is never started twice.",
+        "The daemon ended while the granted request was being started, or ran; it is never started twice.",
         "Look at the workspace, then send a new request if it is still needed.",
     ),
     "STORE_UNAVAILABLE": Code(

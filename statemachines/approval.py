@@ -35,5 +35,5 @@ class Approval(StateMachine):
     )
     daemon_died = Event(
         resuming.to(consumed),
-        name="Whether the command started cannot be known, and it is never started twice: APPROVAL_AMBIGUOUS.",
+        name="Whether the command started, or how it ended, was not seen; it never starts twice: APPROVAL_AMBIGUOUS.",
     )

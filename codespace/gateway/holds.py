@@ -300,9 +300,11 @@ class Holds:
             )
             ending = self._consumed(self._motion(hold), hold, "request_ended", {"refusal": nothing.body()})
         else:
+            is_started = operation is not None and operation.spool is not None  # both are recorded in one step
+            when = "ran" if is_started else "was being started, or ran"
             ambiguous = Refusal(
                 "APPROVAL_AMBIGUOUS",
-                "The daemon ended while the granted request was being started; it is never started twice.",
+                f"The daemon ended while the granted request {when}; it is never started twice.",
                 approval_id=hold.id,
                 operation_id=operation.id if operation else None,
             )

@@ -163,7 +163,20 @@ async def test_a_granted_command_that_was_being_started_is_ambiguous_and_its_bod
         with pytest.raises(Refusal) as caught:
             await bench.call("operation_resume", approval_id=hold)
         assert caught.value.code == "APPROVAL_AMBIGUOUS"
+        assert "was being started, or ran" in caught.value.message
         assert (await bench.call("approval_status", approval_id=hold))["state"] == "consumed"
+
+
+async def test_a_granted_command_that_ran_when_its_daemon_died_is_told_so() -> None:
+    async with open_bench(approvals="confirm") as bench:
+        await bench.stop()
+        operation_id = leave_behind(bench, "exec", "running", approval_id="appr-exec_command")
+        execute(bench.daemon.settings.database, "UPDATE operations SET spool = '/nowhere'")
+        hold = leave_resuming(bench, "exec_command", "inst-exec-running")
+        await bench.start()
+        with pytest.raises(Refusal, match="while the granted request ran; it is never started twice") as caught:
+            await bench.call("operation_resume", approval_id=hold)
+        assert (caught.value.code, caught.value.operation_id) == ("APPROVAL_AMBIGUOUS", operation_id)
 
 
 async def test_what_a_daemon_leaves_that_dies_beside_a_living_one_does_not_wait_for_a_start(
