@@ -163,6 +163,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "hidden_paths exist for no tool, error or journal, and for no sandboxed command.",
         (
             HOSTILE + "test_hidden_paths_exist_for_no_tool_and_no_error",
+            HOSTILE + "test_what_is_hidden_later_is_told_by_no_record_either_and_the_operator_still_sees_it",
             "tests/beneath/test_reading.py::test_hidden_names_exist_for_no_verb",
             "tests/runner/test_patcher.py::test_a_hidden_file_is_absent_to_a_patch",
             "tests/runner/test_patcher.py::test_protected_and_hidden_paths_are_refused_whether_they_exist_or_not",
