@@ -327,7 +327,10 @@ def _no_such_work(next_step: str | None = None) -> Refusal:
 
 def closed(work: Work) -> Refusal:
     """Return the refusal of what a work that is ending or closed does not take any more."""
-    still = "Claim what is queued with steer_claim_next, then call work_finish." if work.state == "closing" else None
+    ending = (
+        "Claim what is queued (steer_claim_next) and complete what is claimed (steer_complete), then call work_finish."
+    )
+    still = ending if work.state == "closing" else None
     return Refusal("WORK_CLOSED", f"The work is {work.state} and takes nothing new; nothing was done.", next_step=still)
 
 

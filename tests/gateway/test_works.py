@@ -377,7 +377,10 @@ async def test_a_stop_ends_commands_and_leaves_a_notice_that_is_claimed_first(de
     assert (told["state"], told["notice"]["text"], desk.stopped) == ("closing", STOP_TEXT, ["w"])
     assert await desk.state(waiting) == "superseded"
     assert await desk.state(later) == "queued"
-    assert await code_of(desk.works.require_active(work, WORKSPACE)) == "WORK_CLOSED"
+    with pytest.raises(Refusal) as refused:
+        await desk.works.require_active(work, WORKSPACE)
+    assert refused.value.code == "WORK_CLOSED"
+    assert "complete what is claimed (steer_complete)" in refused.value.next_step
     assert await code_of(desk.draft(work)) == "WORK_CLOSED"
     assert (await desk.works.finish(work))["reason"] == "pending_user_input"
 
