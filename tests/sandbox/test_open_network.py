@@ -85,6 +85,17 @@ async def test_a_listed_host_is_reached_and_another_is_refused_with_what_to_add(
         assert "the operator adds `evil.example` to `allowed_domains`" in note
 
 
+async def test_a_name_that_leads_to_no_public_address_is_refused_with_the_pin_that_would_allow_it() -> None:
+    with trio.fail_after(SECONDS):
+        async with open_bench(workspace={"network": "enabled", "allowed_domains": ["localhost"]}) as bench:
+            ran = await run(bench, "perl", "-e", ASK, "localhost")
+    assert [each["code"] for each in ran["network"]["decisions"]] == ["not-global"], ran
+    (note,) = ran["notes"]
+    assert (
+        'adds a pin to its address to `allowed_domains`: `{"host": "localhost", "port": 80, "address": "..."}`' in note
+    )
+
+
 @pytest.mark.parametrize("kind", ["in-process", "uds"])
 async def test_a_run_that_writes_nothing_and_goes_on_is_told_with_what_its_network_refused(
     kind: str, monkeypatch: pytest.MonkeyPatch

@@ -6,6 +6,7 @@ it is only opened, listened to, told and closed.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -127,6 +128,9 @@ class WayOut:
 
 def _refused(row: dict[str, Any]) -> str:
     said = f"The network refused a request: {row['reason']}"
+    if row["code"] == "not-global":
+        pin = json.dumps({"host": row["host"], "port": row["port"], "address": "..."})
+        return f"{said} If it is meant, the operator adds a pin to its address to `allowed_domains`: `{pin}`."
     if row["code"] != "not-listed" or not row["host"]:
         return said
     port = row["port"]
