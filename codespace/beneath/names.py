@@ -29,7 +29,7 @@ def clean(path: str, argument: str = "path") -> str:
     if not showable(path):
         raise _wrong(argument, "has a control character or is not Unicode text")
     if path.startswith("/"):
-        raise Refusal("PATH_ESCAPE", f"{path} is absolute. Nothing was done.")
+        raise Refusal("PATH_ESCAPE", f"{path} is absolute. Nothing was done.", details={"path": path})
     if len(path) * 4 > PATH_BYTES and len(path.encode()) > PATH_BYTES:
         raise _wrong(argument, f"is longer than {PATH_BYTES} bytes")
     kept: list[str] = []

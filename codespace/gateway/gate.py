@@ -8,13 +8,15 @@ JSON values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import trio
 
 from codespace import __version__, limits
 from codespace.contract import Caller, Encoding, Outcome, ReadResult, Runner, Stream, Workspace
+from codespace.display import display
 from codespace.errors import Refusal
 from codespace.gateway import information, policy
 from codespace.gateway.admission import Admission
@@ -102,14 +104,15 @@ class Gate:
         encoding: Encoding,
     ) -> dict[str, Any]:
         workspace = self._readable(workspace_id)
-        result = await self._runner.read(
-            workspace,
-            path,
-            start_line=start_line,
-            line_count=line_count,
-            encoding=encoding,
-            limit_bytes=workspace.limits.read_bytes,
-        )
+        with _naming_relative(workspace):
+            result = await self._runner.read(
+                workspace,
+                path,
+                start_line=start_line,
+                line_count=line_count,
+                encoding=encoding,
+                limit_bytes=workspace.limits.read_bytes,
+            )
         return known(result)
 
     async def read_many(self, caller: Caller, *, workspace_id: str | None, paths: list[str]) -> dict[str, Any]:
@@ -133,9 +136,10 @@ class Gate:
             raise Refusal("OUTPUT_LIMIT", "The files before this one filled the answer.", next_step="Read it alone.")
         if is_late:
             raise Refusal("TIMEOUT", "The files before this one took the call's time.", next_step="Read it alone.")
-        return await self._runner.read(
-            workspace, path, start_line=None, line_count=None, encoding="text", limit_bytes=left
-        )
+        with _naming_relative(workspace):
+            return await self._runner.read(
+                workspace, path, start_line=None, line_count=None, encoding="text", limit_bytes=left
+            )
 
     async def find(
         self,
@@ -189,7 +193,8 @@ class Gate:
         expected = expected_versions or {}
         await self._require_work(work_id, workspace, operation_key)
         if check_only:
-            return await self._coordinated(work_id, await self._patching.plans.check(workspace, patch, expected))
+            with _naming_relative(workspace):
+                return await self._coordinated(work_id, await self._patching.plans.check(workspace, patch, expected))
         arguments = {
             "workspace_id": workspace.id,
             "patch": patch,
@@ -197,9 +202,10 @@ class Gate:
             "operation_key": operation_key,
             "work_id": work_id,
         }
-        return await self._coordinated(
-            work_id, await self._admission.admit("apply_patch", workspace, arguments, caller)
-        )
+        with _naming_relative(workspace):
+            return await self._coordinated(
+                work_id, await self._admission.admit("apply_patch", workspace, arguments, caller)
+            )
 
     async def operation_status(
         self, caller: Caller, *, operation_id: str | None, operation_key: str | None
@@ -287,9 +293,10 @@ class Gate:
             "work_id": work_id,
         }
         await self._require_work(work_id, workspace, operation_key)
-        return await self._coordinated(
-            work_id, await self._admission.admit("exec_command", workspace, arguments, caller)
-        )
+        with _naming_relative(workspace):
+            return await self._coordinated(
+                work_id, await self._admission.admit("exec_command", workspace, arguments, caller)
+            )
 
     async def read_process(
         self,
@@ -456,6 +463,19 @@ class Gate:
         workspace = self._readable(workspace_id)
         policy.require_write(workspace)
         return workspace
+
+
+@contextmanager
+def _naming_relative(workspace: Workspace) -> Iterator[None]:
+    """Have a refusal of an absolute path that lies in the root name the relative one."""
+    try:
+        yield
+    except Refusal as refusal:
+        path, below = (refusal.details or {}).get("path"), f"{workspace.root.rstrip('/')}/"
+        if refusal.code == "PATH_ESCAPE" and isinstance(path, str) and f"{path}/".startswith(below):
+            named = f"Send {display(path[len(below) :].strip('/') or '.')!r} instead. "
+            refusal.next_step = named + refusal.next_step.removeprefix(named)  # it may be told to several who wait
+        raise
 
 
 def _refuse_preview(arguments: Mapping[str, Any]) -> None:

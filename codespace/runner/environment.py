@@ -112,9 +112,16 @@ def check(env: Mapping[str, str]) -> None:
         raise Refusal(
             "INVALID_COMMAND",
             f"`env` has variables that a caller may not set ({shown}). Nothing was started.",
-            next_step="Leave them out, or ask the operator to set them in the workspace's `env`.",
+            next_step=_next_step(problems),
             details={"refused": {display(name, limit=80): problem for name, problem in problems.items()}},
         )
+
+
+def _next_step(problems: Mapping[str, str]) -> str:
+    """Name `env` for what is refused for what it does: within the command everybody sees that it does."""
+    named = next((name for name, problem in problems.items() if problem == refused(name)), None)
+    within = "" if named is None else f'set them in the command (["env", "{display(named, limit=80)}=...", ...]), '
+    return f"Leave them out, {within}or ask the operator to set them in the workspace's `env`."
 
 
 def _problem(name: str, value: str) -> str | None:

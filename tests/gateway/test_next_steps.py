@@ -70,3 +70,37 @@ async def test_a_key_without_an_operation_is_told_to_be_free_for_the_same_call()
         assert (await refused(bench, "apply_patch", patch=ADD, operation_key="k")).approval_id == hold.approval_id
         unknown = await refused(bench, "operation_status", operation_id="op-none")
         assert "same call" not in str(unknown.next_step)
+
+
+@pytest.mark.parametrize("kind", ["in-process", "uds"])
+async def test_an_absolute_path_in_the_root_is_refused_with_the_relative_one(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CODESPACE_RUNNER", kind)
+    async with open_bench(files={"deep/a.txt": "one\n"}) as bench:
+        path = str(bench.root / "deep/a.txt")
+        patch = f"*** Begin Patch\n*** Update File: {path}\n@@\n-one\n+two\n*** End Patch\n"
+        refusals = [
+            (await refused(bench, "read", path=path), "deep/a.txt"),
+            (await refused(bench, "apply_patch", patch=patch, check_only=True), "deep/a.txt"),
+            (await refused(bench, "apply_patch", patch=patch, operation_key="k"), "deep/a.txt"),
+            (await refused(bench, "exec_command", command=["ls"], cwd=f"{bench.root}/deep/"), "deep"),
+            (await refused(bench, "exec_command", command=["ls"], cwd=str(bench.root)), "."),
+        ]
+        for refusal, relative in refusals:
+            assert refusal.code == "PATH_ESCAPE"
+            assert f"Send '{relative}' instead." in refusal.next_step, refusal.next_step
+        assert "new operation_key" in refusals[2][0].next_step
+        (entry,) = (await bench.call("read_many", paths=[path]))["entries"]
+        assert "Send 'deep/a.txt' instead." in entry["error"]["next_step"]
+        outside = await refused(bench, "read", path=f"{bench.root}-other/a.txt")
+        assert "instead" not in outside.next_step
+
+
+async def test_a_variable_that_env_may_not_hold_is_set_in_the_command() -> None:
+    async with open_bench() as bench:
+        refusal = await refused(bench, "exec_command", command=["sh"], env={"A=B": "", "PYTHONPATH": "src"})
+        assert '["env", "PYTHONPATH=...", ...]' in refusal.next_step
+        command = ["env", "PYTHONPATH=src", "sh", "-c", "echo $PYTHONPATH"]
+        assert (await bench.call("exec_command", command=command, wait_seconds=30))["chunk"] == "src\n"
+        assert "in the command" not in (await refused(bench, "exec_command", command=["sh"], env={"A=B": ""})).next_step
