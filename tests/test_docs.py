@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,20 @@ from codespace.errors import CODES
 from codespace.settings import environment, keys
 
 DIRECTORY = Path(__file__).parent.parent / "docs"
+
+
+def test_the_tour_names_every_module_of_the_ladder_and_of_the_floors_of_the_gateway() -> None:
+    lint = tomllib.loads((DIRECTORY.parent / "pyproject.toml").read_text())["tool"]["importlinter"]
+    layers = {each["id"]: each.get("layers", []) for each in lint["contracts"]}
+    tour = (DIRECTORY / "tour.md").read_text()
+    package = Path(inspect.getfile(docs)).parent
+    modules = {each.stem for each in package.iterdir() if each.suffix == ".py" or (each / "__init__.py").exists()}
+    kept = {name.removeprefix("codespace.") for layer in layers["ladder"] for name in re.split(r"[ |:]+", layer)}
+    assert kept == {name for name in modules if not name.startswith("__")} | {"statemachines"}
+    assert kept <= set(re.findall(r"[a-z0-9]+", tour.split("```")[1]))
+    told = [set(re.findall(r"`(\w+)`", point)) for point in re.split(r"\n\* |\n\n", tour)]
+    for floor in layers["gateway"]:
+        assert set(floor.split(" : ")) in told
 
 
 def test_the_printed_pages_are_current() -> None:
