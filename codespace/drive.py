@@ -97,7 +97,7 @@ def is_unsure(problem: BaseException) -> bool:
 
 
 def machine_name(law: type[StateMachine]) -> str:
-    """Return the word for `law` in steps and events: `patch`, `execution`, `approval`, `work`, `intent`."""
+    """Return the word for `law` in steps and events: `patch`, `execution`, `approval`, `grant`, `work`, `intent`."""
     return law.__name__.lower()
 
 
