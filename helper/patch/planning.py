@@ -122,7 +122,7 @@ def _check_versions(tree: Tree, expected: Mapping[str, str]) -> None:
 def _as_read(refusal: Refusal, expected: Mapping[str, str]) -> Refusal:
     """Send nobody to read again what is as they read it: the versions were looked at, so the patch is what is wrong."""
     usual = CODES["INVALID_PATCH"].next_step
-    if refusal.next_step == usual and (refusal.details or {}).get("path") in [paths.clean(path) for path in expected]:
+    if refusal.next_step == usual and (refusal.details or {}).get("path") in {paths.clean(path) for path in expected}:
         refusal.next_step = _AS_READ
     return refusal
 
