@@ -78,6 +78,7 @@ class Daemon:
 
     def __init__(
         self,
+        *,
         settings: Settings,
         gate: Gate,
         inbox: Inbox,
@@ -185,7 +186,18 @@ async def _open_gateway(
     ledger = Ledger(store, wall_clock, instances.own.id, chain)
     with closing(Occupancy(Neighbours(ledger, instances.own.id).occupant)) as occupancy:
         async with AsyncExitStack() as behind, _open_drivers() as drivers:
-            house = _wire(settings, store, chain, ledger, occupancy, instances, runner, drivers, wall_clock, exposed)
+            house = _wire(
+                settings=settings,
+                store=store,
+                chain=chain,
+                ledger=ledger,
+                occupancy=occupancy,
+                instances=instances,
+                runner=runner,
+                drivers=drivers,
+                wall_clock=wall_clock,
+                exposed=exposed,
+            )
             await house.start(drivers)
             behind.push_async_callback(house.say_goodbye)
             try:
@@ -199,7 +211,7 @@ async def _open_gateway(
                 runner.cut_off()  # a helper that has not answered by now is not waited for: its journal will tell
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _House:
     """What of a wired daemon is started and stopped, in this order."""
 
@@ -261,6 +273,7 @@ class _House:
 
 
 def _wire(
+    *,
     settings: Settings,
     store: Store,
     chain: Audit,
@@ -322,23 +335,33 @@ def _wire(
     kept_diff = partial(_kept_diff, ledger, instances, runner)
     operator = Operator(store, ledger, holds, grants, settings.workspaces)
     return _House(
-        Daemon(settings, gate, inbox, operator, kept_diff, polls, occupancy, exposed, transports),
-        settings,
-        store,
-        ledger,
-        own,
-        leftovers,
-        recovery,
-        works,
-        stops,
-        runs,
-        processes,
-        holds,
-        grants,
-        patching,
-        execution,
-        links,
-        runner,
+        daemon=Daemon(
+            settings=settings,
+            gate=gate,
+            inbox=inbox,
+            operator=operator,
+            kept_diff=kept_diff,
+            polls=polls,
+            occupancy=occupancy,
+            exposed=exposed,
+            transports=transports,
+        ),
+        settings=settings,
+        store=store,
+        ledger=ledger,
+        instance_id=own,
+        leftovers=leftovers,
+        recovery=recovery,
+        works=works,
+        stops=stops,
+        runs=runs,
+        processes=processes,
+        holds=holds,
+        grants=grants,
+        patching=patching,
+        execution=execution,
+        links=links,
+        runner=runner,
     )
 
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from codespace.beneath import kernel, metadata
+from codespace.beneath import kernel
 from codespace.beneath.faults import refusal
 from codespace.beneath.names import clean
 from codespace.beneath.reading import Reader
@@ -130,22 +130,6 @@ class Root(Reader):
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-
-    def copy_metadata(self, source: str, target: str) -> None:
-        """Give `target` the owner, mode, extended attributes and access lists of `source`.
-
-        Raises: Refusal FILE_OPERATION_FAILED where the account may not or the filesystem cannot; then
-            `target` may have some of them.
-        """
-        with contextlib.ExitStack() as held:
-            descriptors = []
-            for path in (source, target):
-                descriptors.append(self.hold(path))
-                held.callback(os.close, descriptors[-1])
-            try:
-                metadata.copy(*descriptors)
-            except OSError as error:
-                raise refusal(error, source, "Its owner, mode or attributes could not be reproduced.") from error
 
     def _rename(self, source: str, target: str, flags: int) -> None:
         with self._change(source), self.parent(source) as (below, name), self.parent(target) as (above, other):

@@ -11,7 +11,6 @@ import math
 import resource
 import signal
 from dataclasses import dataclass
-from typing import Final
 
 from codespace import limits
 from codespace.contract import Workspace
@@ -19,8 +18,6 @@ from codespace.platform import most_open_files
 from codespace.sandbox import limits as cgroups
 from codespace.sandbox import plan
 from codespace.sandbox.limits import Cage, Mechanisms, Overruns
-
-NOTHING: Final = Mechanisms(None, None, pid_max=False)
 
 
 @dataclass(frozen=True, slots=True)

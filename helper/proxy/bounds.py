@@ -18,6 +18,5 @@ class Bounds:
     dial_each_seconds: float = limits.PROXY_DIAL_EACH_SECONDS
     idle_seconds: float = limits.PROXY_IDLE_SECONDS
     half_seconds: float = limits.PROXY_HALF_SECONDS
-    tell_seconds: float = limits.PROXY_TELL_SECONDS
     addresses: int = limits.PROXY_ADDRESSES
     connections: int = limits.PROXY_CONNECTIONS

@@ -15,10 +15,12 @@ import trio
 
 from codespace import limits
 from codespace.runner import quota
-from codespace.sandbox.limits import Overruns
+from codespace.sandbox.limits import Mechanisms, Overruns
 
 from ..sandbox.until import PATIENCE_SECONDS
 from .supervised import Bench, open_bench
+
+NOTHING = Mechanisms(None, None, pid_max=False)
 
 
 @pytest.fixture
@@ -114,10 +116,10 @@ async def test_memory_is_held_by_what_is_said_to_hold_it(bench: Bench) -> None:
 async def test_without_a_cgroup_memory_is_limited_in_each_process(tmp_path: Path) -> None:
     async with open_bench(tmp_path) as bench:
         bench.limit(memory_bytes=64 * 1_048_576)
-        found = quota.hold(quota.NOTHING, bench.workspace)
+        found = quota.hold(NOTHING, bench.workspace)
         assert (resource.RLIMIT_DATA, 64 * 1_048_576, 64 * 1_048_576) in found.rlimits
         assert not found.cage.members
-        assert quota.carried(quota.NOTHING, bench.workspace)["pids"] == "none"
+        assert quota.carried(NOTHING, bench.workspace)["pids"] == "none"
 
 
 async def test_a_fork_bomb_stays_within_the_limit_or_it_is_said_that_none_holds(bench: Bench) -> None:
@@ -170,6 +172,6 @@ async def test_a_command_that_ended_well_is_not_said_to_have_been_ended_by_a_lim
     bench.limit(memory_bytes=10**9, cpu_seconds=50.0, open_files=100, pids=100)
     state, _ = await bench.run("true")
     assert (state.termination, state.notes) == ("exited", ())
-    held = quota.hold(quota.NOTHING, bench.workspace)
+    held = quota.hold(NOTHING, bench.workspace)
     assert not quota.is_reached(held, 0, 0.0, Overruns(killed=1))
     assert quota.is_reached(held, 1, 0.0, Overruns(killed=1))
