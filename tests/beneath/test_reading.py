@@ -109,6 +109,17 @@ def test_no_descriptor_is_left_open(root: Root, tree: Path) -> None:
     assert os.listdir("/proc/self/fd") == before
 
 
+def test_a_root_without_its_veil_sees_what_is_hidden_and_ends_with_the_first(tree: Path) -> None:
+    (tree / ".hidden").write_text("x")
+    with Root.open(str(tree), hidden=[".*"]) as root:
+        with root.unveiled() as whole:
+            assert whole.read(".hidden", 1)[0] == b"x"
+        assert root.look(".hidden") is None
+        assert whole.look(".hidden") is not None
+    with pytest.raises(Refusal):
+        whole.look(".hidden")
+
+
 def test_hidden_names_exist_for_no_verb(tree: Path, primitive: str) -> None:
     (tree / ".env").write_text("TOKEN=1")
     (tree / "a" / "keys").mkdir()
