@@ -304,6 +304,29 @@ def test_the_last_of_several_saves_of_an_editor_stays_and_the_one_before_it_is_r
     assert kept == ([f"save {saves - 1}\n"] if saves > 1 else [])
 
 
+def test_the_mark_of_throwing_away_is_on_its_disk_before_the_file_that_proves_a_removal_goes(
+    house: House, apart: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.journal = apart / "journal"
+    marked: list[bool] = []
+    real = os.fsync
+
+    def noting(descriptor: int) -> None:
+        here = house.journal / OPERATION
+        if os.path.samestat(os.fstat(descriptor), here.stat()) and any(house.root.glob("*.aside")):
+            marked.append((here / "finishing").exists())
+        real(descriptor)
+
+    with house.helper() as session:
+        text = "*** Begin Patch\n*** Delete File: gone\n*** End Patch"
+        session.call({"verb": "plan", "operation": OPERATION, "patch": text, "expected_versions": {}})
+        session.call({"verb": "stage", "operation": OPERATION})
+        assert session.call({"verb": "install", "operation": OPERATION})["clean"]
+        monkeypatch.setattr(os, "fsync", noting)
+        assert session.call({"verb": "finish", "operation": OPERATION})["clean"]
+    assert marked == [True]
+
+
 async def test_a_helper_that_no_thread_is_free_to_start_is_lost_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
