@@ -255,22 +255,27 @@ def _server(daemon: Daemon, transport: Transport) -> McpServer:
 class _Watchdog:
     """Ends the process when an ordered stop takes longer than limits.WATCHDOG_SECONDS.
 
-    A thread, because the event loop itself may be what hangs.
+    A thread, because the event loop itself may be what hangs; there from the beginning, because at the stop the
+    account may have no more of them.
     """
 
     def __init__(self) -> None:
-        self._stopped = threading.Event()
+        self._started, self._stopped = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
-
-    def start(self) -> None:
         self._thread.start()
 
+    def start(self) -> None:
+        """Count from now on."""
+        self._started.set()
+
     def stop(self) -> None:
+        """End it, started or not."""
         self._stopped.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._started.set()
+        self._thread.join()
 
     def _watch(self) -> None:
+        self._started.wait()
         if not self._stopped.wait(limits.WATCHDOG_SECONDS):
             # Not by os.write: a client that does not read its end of stderr would hold up the very end.
             Sink(2).msg("codespace: the stop took too long and was cut off; the next start settles what is left")

@@ -21,11 +21,15 @@ from codespace.testing.site import Site
 from codespace.testing.wire import Wire
 
 HANGING_STOP = """
+import sys
 import threading
 from codespace import limits
 limits.WATCHDOG_SECONDS = 0.1
 from codespace.service import _Watchdog
-_Watchdog().start()
+watchdog = _Watchdog()
+if "no-thread" in sys.argv:
+    threading.Thread.start = None
+watchdog.start()
 threading.Event().wait()
 """
 
@@ -132,3 +136,9 @@ def test_a_stop_that_hangs_is_cut_off_whether_or_not_its_last_word_is_read(read:
                 process.kill()
         stderr.close()
         assert (b"was cut off" in said.read()) == read
+
+
+def test_a_stop_that_hangs_is_cut_off_also_where_no_thread_is_left_to_be_had() -> None:
+    argv = [sys.executable, "-c", HANGING_STOP, "no-thread"]
+    done = subprocess.run(argv, stderr=subprocess.PIPE, timeout=END_SECONDS, check=False)
+    assert (done.returncode, b"was cut off" in done.stderr) == (os.EX_SOFTWARE, True)
