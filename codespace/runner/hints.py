@@ -15,6 +15,7 @@ from codespace import limits
 from codespace.contract import NetworkPolicy
 from codespace.display import display
 from codespace.sandbox.git import RULING
+from codespace.sandbox.plan import HOME
 
 # The names of error codes in their own case, and each word with its borders: many a `ModuleNotFoundError` is none.
 _DIRECTLY: Final = (
@@ -58,6 +59,8 @@ _CARRIAGE_RETURN: Final = re.compile(
 )
 _MISSING_BYTES: Final = 400  # the longest line that is looked at for it: the time is its square
 _READ_ONLY: Final = re.compile(rb"read-only file system|(?-i:\bEROFS\b)", re.IGNORECASE)
+_DENIED: Final = rb"operation not permitted|\bEPERM\b"
+_FULL: Final = re.compile(rb"(?<![\w/.-])(?:/tmp|/dev/shm|%b)\b" % re.escape(HOME.encode()))
 
 RESTRICTED: Final = (
     "It seems to have tried the network, and there is none: this workspace's network is `restricted`. What it needs "
@@ -116,10 +119,35 @@ READ_ONLY: Final = (
     "Only the workspace (but for its protected paths), /tmp and HOME can be written in the sandbox; HOME and /tmp are "
     "empty and gone after the run."
 )
+MODES: Final = (
+    "It seems that a mode or an owner was to be set that cannot be here. Set-user-id and set-group-id bits are refused, "
+    "also where a mode keeps one that a directory has from its parent (`chmod g-s` takes it off), and there are no "
+    "other owners. Copy without `-a` and `-p`; unpack with `--no-same-owner --no-same-permissions`."
+)
+TRACED: Final = (
+    "It seems to have tried to trace a process (strace, gdb) or to make a namespace (unshare, bwrap, a container, a "
+    "browser's own sandbox): neither can be had in the sandbox. Do without (a browser takes `--no-sandbox`), or ask the "
+    "operator to run it."
+)
+FULL: Final = (
+    "It seems that /tmp, /dev/shm or HOME is full: in the sandbox each is memory, of the operator's `limits.tmp_bytes`. "
+    "Write what is large into the workspace (`TMPDIR` and most caches can be set in `env`)."
+)
 PROTECTED: Final = (
     "Some of the workspace is protected: commands can read it, but not write, replace or remove it, as editors, agents "
     "or git run what is in it. Leave it alone, or ask the operator to change it. It is: "
 )
+
+_KINDS: Final = (
+    (
+        MODES,
+        re.compile(rb"chang(?:e|ing) (?:mode|permissions|ownership|group)|preserving permissions", re.IGNORECASE),
+        re.compile(rb"%b|invalid argument" % _DENIED, re.IGNORECASE),
+    ),
+    (TRACED, re.compile(rb"ptrace|namespace|unshare", re.IGNORECASE), re.compile(_DENIED, re.IGNORECASE)),
+    (FULL, _FULL, re.compile(rb"no space left on device|\bENOSPC\b", re.IGNORECASE)),
+)
+"""A hint, and the two that a line has where it is given."""
 
 
 def look(
@@ -144,6 +172,7 @@ def look(
     lines = tuple(dict.fromkeys(tail.splitlines()))  # each once: a command may say the same a thousand times
     if b"not found" in tail or b"No such file" in tail:
         hints += dict.fromkeys(filter(None, map(_missing, lines)))
+    hints += [told for told, named, said in _KINDS if any(named.search(line) and said.search(line) for line in lines)]
     unwritable = list(filter(_UNWRITABLE.search, lines))
     about_git = [] if git == "unprotected" else list(filter(_names_git, unwritable))
     if about_git and git == "read_only":

@@ -156,6 +156,28 @@ def test_what_only_the_kernel_has_seen_is_told_in_weaker_words(said: bytes, netw
 
 
 @pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (b"chmod: changing permissions of 'n': Operation not permitted", hints.MODES),
+        (b"cp: preserving permissions for 'copy': Operation not permitted", hints.MODES),
+        (b"tar: src: Cannot change mode to rwxrwsr-x: Operation not permitted", hints.MODES),
+        (b"tar: t: Cannot change ownership to uid 1000, gid 1000: Invalid argument", hints.MODES),
+        (b"chmod: changing permissions of 'n': Read-only file system", hints.READ_ONLY),
+        (b"strace: ptrace(PTRACE_TRACEME, ...): Operation not permitted", hints.TRACED),
+        (b"unshare: unshare failed: Operation not permitted", hints.TRACED),
+        (b"bwrap: Creating new namespace failed: Operation not permitted", hints.TRACED),
+        (b"error: namespace is not permitted\nrm: x: Operation not permitted", None),
+        (b"dd: error writing '/tmp/x': No space left on device", hints.FULL),
+        (b"OSError: [Errno 28] No space left on device: '/home/sandbox/.cache/x'", hints.FULL),
+        (b"dd: error writing 'target/tmp/x': No space left on device", None),
+        (b"dd: error writing '/tmpfs/x': No space left on device", None),
+    ],
+)
+def test_what_no_command_may_here_is_told_from_what_fails_for_another_reason(said: bytes, told: str | None) -> None:
+    assert hints.look(said, network="enabled", git="commit") == ([] if told is None else [told])
+
+
+@pytest.mark.parametrize(
     "word",
     [
         b".git ",
@@ -174,6 +196,10 @@ def test_what_only_the_kernel_has_seen_is_told_in_weaker_words(said: bytes, netw
         b"\n" + b": 1: a/" * 50,
         b".git/worktrees/",
         b"mise/ read-only file system\n",
+        b"changing mode ",
+        b"ptrace",
+        b"operation not permitte ",
+        b"/tmp ",
     ],
 )
 def test_no_output_keeps_the_event_loop(word: bytes) -> None:
