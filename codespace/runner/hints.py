@@ -120,18 +120,18 @@ READ_ONLY: Final = (
     "empty and gone after the run."
 )
 MODES: Final = (
-    "It seems that a mode or an owner was to be set that cannot be here. Set-user-id and set-group-id bits are refused, "
+    "It seems that a mode or an owner was set that cannot be had here. Set-user-id and set-group-id bits are refused, "
     "also where a mode keeps one that a directory has from its parent (`chmod g-s` takes it off), and there are no "
     "other owners. Copy without `-a` and `-p`; unpack with `--no-same-owner --no-same-permissions`."
 )
 TRACED: Final = (
     "It seems to have tried to trace a process (strace, gdb) or to make a namespace (unshare, bwrap, a container, a "
-    "browser's own sandbox): neither can be had in the sandbox. Do without (a browser takes `--no-sandbox`), or ask the "
-    "operator to run it."
+    "browser's own sandbox): neither can be had in the sandbox. Do without (a browser takes `--no-sandbox`), or ask "
+    "the operator to run it."
 )
 FULL: Final = (
-    "It seems that /tmp, /dev/shm or HOME is full: in the sandbox each is memory, of the operator's `limits.tmp_bytes`. "
-    "Write what is large into the workspace (`TMPDIR` and most caches can be set in `env`)."
+    "It seems that /tmp, /dev/shm or HOME is full: in the sandbox each is memory, as much as the operator's "
+    "`limits.tmp_bytes`. Write what is large into the workspace (`TMPDIR` and most caches can be set in `env`)."
 )
 PROTECTED: Final = (
     "Some of the workspace is protected: commands can read it, but not write, replace or remove it, as editors, agents "
