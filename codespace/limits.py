@@ -226,6 +226,9 @@ COMMAND_SHOWN_CHARACTERS: Final = 2_048
 # Most of a command in a list of processes, which may have hundreds; a script in an argument can be megabytes.
 COMMAND_ITEMS: Final = 4096
 # From the contract.
+CORE_BYTES: Final = 1
+# Of a core file: the one limit under which the kernel also starts no program that takes cores (systemd-coredump,
+# apport); 0 is none for such. It is too little for a file.
 CPU_HARD_SECONDS: Final = 5
 # Of processor time: between SIGXCPU at limits.cpu_seconds and SIGKILL, for a program that catches it.
 GRACE_SECONDS: Final = 2.0

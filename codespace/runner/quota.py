@@ -74,7 +74,8 @@ def _open_files() -> tuple[int, int]:
 
 def _rlimits(workspace: Workspace, *, in_cgroup: bool) -> tuple[tuple[int, int, int], ...]:
     chosen = workspace.limits
-    found = [(resource.RLIMIT_CORE, 0, 0)]  # a core file is the memory of a program, in the workspace
+    # A core file is the memory of a program, in the workspace.
+    found = [(resource.RLIMIT_CORE, limits.CORE_BYTES, limits.CORE_BYTES)]
     soft, hard = (chosen.open_files,) * 2 if chosen.open_files is not None else _open_files()
     found.append((resource.RLIMIT_NOFILE, soft, hard))
     if chosen.command_file_bytes is not None:

@@ -88,7 +88,7 @@ def _is_late(name: str) -> bool:
 
 def _ulimits(quota: Quota, carried: Carried) -> str:
     """Return the shell's words for limits of each process; they can only be lowered, and never be raised again."""
-    words = ["ulimit -c 0"]
+    words = []
     if quota.open_files is not None:
         words.append(f"ulimit -n {quota.open_files}")
     if quota.cpu_seconds is not None:

@@ -26,6 +26,7 @@ import contextlib
 import json
 import os
 import posixpath
+import resource
 import select
 import signal
 import socket
@@ -189,6 +190,7 @@ class Launch:
                     raise NotStarted("limits", "the sandbox is not in its cgroup")
                 if self._nproc is not None:
                     nproc.limit(process, self._nproc)
+                _leave_no_core(process)  # here, as no shell knows a limit of one byte
             if self._pid_max is not None:
                 pidmax.limit(self.pid, self._pid_max)
         except OSError as error:
@@ -383,6 +385,13 @@ def _filled(data: bytes) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _leave_no_core(pid: int) -> None:
+    """Keep the memory of a process, and of all that it will start, from files and from programs. Raises: OSError."""
+    _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
+    most = limits.CORE_BYTES if hard == resource.RLIM_INFINITY else min(limits.CORE_BYTES, hard)
+    resource.prlimit(pid, resource.RLIMIT_CORE, (most, most))
 
 
 def _is_replaced(path: str) -> bool:

@@ -59,7 +59,7 @@ def confine(root: Root, folder: str, readable: Sequence[str], file_bytes: int) -
 
 def _bound(file_bytes: int) -> None:
     for what, most in (
-        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CORE, limits.CORE_BYTES),
         (resource.RLIMIT_NPROC, 0),
         (resource.RLIMIT_NOFILE, limits.HELPER_DESCRIPTORS),
         (resource.RLIMIT_AS, limits.HELPER_MEMORY_BYTES),

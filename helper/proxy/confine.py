@@ -27,7 +27,7 @@ def confine() -> int:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     _limit(resource.RLIMIT_NOFILE, descriptors if most == resource.RLIM_INFINITY else min(descriptors, most))
     _limit(resource.RLIMIT_DATA, limits.PROXY_MEMORY_BYTES)
-    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_CORE, limits.CORE_BYTES)
     drop_capabilities()
     found = landlock.restrict(connect=True)
     if _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0):  # nobody of this account may look into its memory

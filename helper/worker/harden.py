@@ -31,7 +31,7 @@ def harden(parent: int) -> None:
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     _prctl(_PR_SET_DUMPABLE, 0)
     with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_CORE, (1, 1))  # limits.CORE_BYTES, which its commands need too
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     os.environ.clear()
     os.chdir("/")
