@@ -25,6 +25,11 @@ class Described(Protocol):
     def fileno(self) -> int: ...
 
 
+def is_short(problem: BaseException | None) -> bool:
+    """Return whether an error says that no watch was to be had."""
+    return isinstance(problem, OSError) and problem.errno in _SHORTAGES
+
+
 async def patiently(wait: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
     """Await `wait(*arguments)`, or for a moment where no watch is to be had: who calls looks, and waits again.
 
@@ -36,7 +41,7 @@ async def patiently(wait: Callable[..., Awaitable[Any]], *arguments: Any) -> Non
     try:
         await wait(*arguments)
     except OSError as error:
-        if error.errno not in _SHORTAGES:
+        if not is_short(error):
             raise
         await trio.sleep(limits.WATCH_RETRY_SECONDS)
 

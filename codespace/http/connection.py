@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import resource
 from contextvars import ContextVar
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import h11
@@ -22,7 +23,7 @@ from hypercorn.protocol.ws_stream import WSStream
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 
-from codespace import limits
+from codespace import limits, watches
 
 log = structlog.get_logger("codespace.http.connection")
 
@@ -42,6 +43,28 @@ class _Plain(H11Protocol):
         await super()._create_stream(request)
         if isinstance(self.stream, WSStream) and self.stream.closed:
             await self.send(Closed())
+
+
+class _Patient:
+    """A connection's stream, read also while the account has no watch left for it; see watches.
+
+    Once it was read it is watched, and what is sent finds its watch there.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    async def receive_some(self, most: int) -> bytes:
+        while True:
+            try:
+                return bytes(await self._stream.receive_some(most))
+            except trio.BrokenResourceError as broken:  # by a wait: nothing was taken
+                if not watches.is_short(broken.__cause__):
+                    raise
+            await trio.sleep(limits.WATCH_RETRY_SECONDS)
 
 
 class Connection(TCPServer):
@@ -64,6 +87,7 @@ class Connection(TCPServer):
             await self.stream.aclose()
             return
         others[self] = None
+        self.stream = _Patient(self.stream)  # type: ignore[assignment]
         _current.set(self)
         try:
             async with trio.open_nursery() as nursery:

@@ -6,12 +6,14 @@ import itertools
 import re
 import socket
 import struct
+import urllib.request
 from contextlib import AsyncExitStack
 
 import pytest
 import trio
 
 from codespace import limits
+from codespace.testing.shortage import no_watches
 
 from .door import INITIALIZE, Door, open_door, raw, said_to, status_of
 
@@ -36,6 +38,15 @@ async def test_http_2_is_not_spoken_and_its_bytes_end_their_connection_alone(pat
     async with open_door() as door:
         assert (await said_to(door, PREFACE + SETTINGS + frame_of_path(path))).startswith(b"HTTP/1.1 421 ")
         assert await is_served(door)
+
+
+async def test_a_request_is_read_while_the_account_has_no_watch_left_for_its_connection() -> None:
+    async with open_door() as door:
+        assert await is_served(door)  # it listens, and is watched itself
+        with no_watches() as full:
+            asked = urllib.request.Request(f"http://{door.address.authority}/healthz")
+            status = await trio.to_thread.run_sync(lambda: urllib.request.urlopen(asked, timeout=20).status)
+        assert (status, full.refused) == (200, True)
 
 
 async def test_an_offer_to_change_to_http_2_is_answered_in_the_protocol_that_it_came_in() -> None:

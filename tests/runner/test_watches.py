@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import select
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,61 +16,35 @@ from codespace import limits, watches
 from codespace.runner.output.output import Output
 from codespace.sandbox.box import Sandbox
 from codespace.testing import open_bench as open_daemon
+from codespace.testing.shortage import no_watches
 
 from .supervised import open_bench
-
-
-class _Full:
-    """The kernel's epoll, with no watch left for a descriptor that it does not watch already."""
-
-    def __init__(self, epoll: select.epoll) -> None:
-        self._epoll = epoll
-        self.refused = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._epoll, name)
-
-    def register(self, fd: int, mask: int) -> None:
-        self.refused += 1
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-@contextmanager
-def no_watch_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Full]:
-    """Have no descriptor be watched for the first time in the block."""
-    io = trio._core._run.GLOBAL_RUN_CONTEXT.runner.io_manager  # type: ignore[attr-defined]
-    with monkeypatch.context() as short:
-        full = _Full(io._epoll)
-        short.setattr(io, "_epoll", full)
-        yield full
 
 
 @pytest.mark.parametrize("tty", [False, True], ids=["pipes", "terminal"])
 @pytest.mark.parametrize("sandbox", [None, Sandbox()], ids=["plain", "boxed"])
 async def test_a_command_is_started_and_read_while_nothing_can_be_watched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sandbox: Sandbox | None, tty: bool
+    tmp_path: Path, sandbox: Sandbox | None, tty: bool
 ) -> None:
     async with open_bench(tmp_path, sandbox=sandbox) as bench:
-        with no_watch_left(monkeypatch) as full:
+        with no_watches() as full:
             state, text = await bench.run("/bin/sh", "-c", "echo one; sleep 0.2; echo two; exit 3", tty=tty)
-    assert full.refused > 0
+    assert full.refused
     assert (state.exit_code, text.split()) == (3, ["one", "two"])
 
 
-async def test_what_a_pipe_does_not_take_at_once_is_written_while_nothing_can_be_watched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_a_pipe_does_not_take_at_once_is_written_while_nothing_can_be_watched(tmp_path: Path) -> None:
     data = b"x" * (4 * limits.PIPE_BYTES)
     async with open_bench(tmp_path) as bench:
-        with no_watch_left(monkeypatch):
+        with no_watches():
             state, text = await bench.run("/bin/sh", "-c", "sleep 0.2; wc -c", stdin=data)
     assert (state.exit_code, text.strip()) == (0, str(len(data)))
 
 
-async def test_a_client_patches_runs_and_searches_while_nothing_can_be_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_patches_runs_and_searches_while_nothing_can_be_watched() -> None:
     patch = "*** Begin Patch\n*** Add File: new.txt\n+" + "n" * 200_000 + "\n*** End Patch\n"
     async with open_daemon() as bench:
-        with no_watch_left(monkeypatch):
+        with no_watches():
             await bench.call("apply_patch", patch=patch)
             ended = await bench.call("exec_command", command=["wc", "-c", "new.txt"], wait_seconds=20)
             found = await bench.call("search", pattern="nnn")
@@ -101,7 +72,7 @@ async def test_a_fault_in_following_a_command_ends_that_command_alone(
         other = await bench.spawn("/bin/cat", open_stdin=True)
         with monkeypatch.context() as faulty, capture_logs() as told:
             faulty.setattr(Output, "append", lambda *_: [][0])
-            state, _ = await bench.run("/bin/echo", "here")
+            state, _ = await bench.run("/bin/sh", "-c", "echo here; sleep 600")
         await bench.supervisor.write_stdin(other, b"still here", eof=True)
         assert (await bench.supervisor.wait_exit(other)).exit_code == 0
         assert (await bench.read(other)).text == "still here"
