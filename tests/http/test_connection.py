@@ -6,7 +6,6 @@ import itertools
 import re
 import socket
 import struct
-import urllib.request
 from contextlib import AsyncExitStack
 
 import pytest
@@ -15,6 +14,7 @@ import trio
 from codespace import limits
 from codespace.testing.shortage import no_watches
 
+from ..sandbox.until import until
 from .door import INITIALIZE, Door, open_door, raw, said_to, status_of
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -43,10 +43,10 @@ async def test_http_2_is_not_spoken_and_its_bytes_end_their_connection_alone(pat
 async def test_a_request_is_read_while_the_account_has_no_watch_left_for_its_connection() -> None:
     async with open_door() as door:
         assert await is_served(door)  # it listens, and is watched itself
-        with no_watches() as full:
-            asked = urllib.request.Request(f"http://{door.address.authority}/healthz")
-            status = await trio.to_thread.run_sync(lambda: urllib.request.urlopen(asked, timeout=20).status)
-        assert (status, full.refused) == (200, True)
+        with no_watches() as full, socket.create_connection(("127.0.0.1", door.address.port), 20) as client:
+            await until(lambda: full.refused)  # it waits for the request
+            client.sendall(raw("GET", "/healthz", door))
+            assert (await trio.to_thread.run_sync(client.recv, 64)).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_an_offer_to_change_to_http_2_is_answered_in_the_protocol_that_it_came_in() -> None:
