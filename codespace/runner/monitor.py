@@ -58,6 +58,7 @@ class Monitor:
     async def event(self) -> dict[str, Any] | None:
         """Return the next event, None once the monitor is gone.
 
+        Raises: OSError where its socket cannot be read; the monitor may be there.
         Cancel: no event is lost.
         """
         while b"\n" not in self._unread:
