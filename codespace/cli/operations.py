@@ -69,11 +69,12 @@ async def _show(records: Records, arguments: argparse.Namespace) -> int:
     events = await records.events(operation.id)
     kept = next((each for each in journals.snapshots(state_dir) if each.operation_id == operation.id), None)
     size = None if kept is None else kept.size_bytes
+    rescued = journals.rescued(state_dir, operation.id)
     if arguments.json:
-        facts = recorded.facts(operation) | {"events": [known(event) for event in events], "snapshot_bytes": size}
-        print(recorded.as_json(facts))
+        told = {"events": [known(event) for event in events], "snapshot_bytes": size, "rescued": rescued}
+        print(recorded.as_json(recorded.facts(operation) | told))
     else:
-        print("\n".join(_lines(operation, events, size)))
+        print("\n".join(_lines(operation, events, size, rescued)))
     return 0
 
 
@@ -85,7 +86,16 @@ async def _settle(records: Records, arguments: argparse.Namespace) -> int:
 
 async def _forget(records: Records, arguments: argparse.Namespace) -> int:
     operation = await records.operation(arguments.id)
-    if not journals.forget(await records.state_dir(operation), operation.id):
+    state_dir = await records.state_dir(operation)
+    rescued = journals.rescued(state_dir, operation.id)
+    if rescued and not arguments.rescued:
+        raise Refusal(
+            "INVALID_ARGUMENT",
+            f"Bytes of others that this operation found are kept with it and nowhere else: {', '.join(rescued)}. "
+            "Nothing was removed.",
+            next_step="Copy what is still wanted of them, then add --rescued to remove them, too.",
+        )
+    if not journals.forget(state_dir, operation.id, with_rescued=arguments.rescued):
         raise Refusal(
             "SNAPSHOT_EXPIRED",
             "Nothing of this operation is kept, or it has no end yet and needs its journal. Nothing was removed.",
@@ -105,7 +115,7 @@ def _row(operation: Operation) -> tuple[str, ...]:
     return operation.id, operation.kind, operation.state, display(operation.workspace_id), since, files
 
 
-def _lines(operation: Operation, events: tuple[Event, ...], size: int | None) -> Iterator[str]:
+def _lines(operation: Operation, events: tuple[Event, ...], size: int | None, rescued: list[str]) -> Iterator[str]:
     yield f"{operation.id}  {operation.tool} in {display(operation.workspace_id)}: {operation.state}"
     yield f"root         {display(operation.root)}"
     if operation.operation_key is not None:
@@ -116,7 +126,10 @@ def _lines(operation: Operation, events: tuple[Event, ...], size: int | None) ->
     if operation.outcome is not None and "message" in operation.outcome:
         yield f"outcome      {display(operation.outcome['message'])}"
     if operation.kind == "patch":
-        yield f"snapshot     {'none is kept' if size is None else f'{size:,} bytes are kept; it can be undone'}"
+        undoable = "; it can be undone" if operation.state == "applied" else ""
+        yield f"snapshot     {'none is kept' if size is None else f'{size:,} bytes are kept{undoable}'}"
+    for path in rescued:
+        yield f"rescued      {display(path)}"
     for event in events:
         yield f"{event.event:<16} {display(event.reason)}"
 

@@ -152,6 +152,9 @@ def _operations(parser: argparse.ArgumentParser) -> None:
         "--accept", action="store_true", help="leave its files as they are (default: put them back where possible)"
     )
     forget = _word(words, "forget", "remove what undo needs, and the diff", json=False)
+    forget.add_argument(
+        "--rescued", action="store_true", help="also the bytes of others that it found, which are nowhere else"
+    )
     for each in (show, settle, forget):
         each.add_argument("id", metavar="ID", type=_text, help="the operation_id")
 

@@ -95,6 +95,7 @@ _SUBJECTS: Final[Mapping[Subject, _Table]] = {
     "intent": _INTENTS,
 }
 _TABLES: Final = {machine: table for table in _SUBJECTS.values() for machine in table.machines}
+_RESCUED: Final = "Bytes of others lay where the patch had its own; the journal keeps them until they are forgotten."
 _MINTED: Final = "The request passed the gate; from here on it has a name, and its key repeats it."
 
 
@@ -166,6 +167,17 @@ class Ledger:
     ) -> None:
         """Append a fact that moves no machine (a start, a stop, a refusal worth keeping) to the chain."""
         await self._store.write(lambda db: self._audit.append(db, kind, subject, event, None, None, reason, details))
+
+    async def note_rescued(self, operation_id: str, files: Sequence[str]) -> None:
+        """Append which bytes of others the journal of a patch keeps; the same ones are told of once."""
+        told = {"rescued": list(files)}
+
+        def append(db: Database) -> None:
+            if not any(event.details == told for event in chain.events(db, operation_id)):
+                self._audit.append(db, "snapshot", operation_id, "rescued", None, None, _RESCUED, told)
+
+        if files:
+            await self._store.write(append)
 
     def recorder(self, kind: Subject) -> Recorder:
         """Return the drive.Recorder for the rows of one kind of subject."""

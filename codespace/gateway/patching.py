@@ -226,6 +226,7 @@ class Patching:
         if failed is not None:
             if motion.ended:  # recorded; until then the journal proves what is on disk
                 await self._tidy(job)
+                _tell_rescued(job, failed)
             raise failed
         result = {"status": motion.state, "operation_id": job.operation_id, "replayed": False, **plan_view(plan)}
         return result | {"rescued": list(job.rescued)} if job.rescued else result
@@ -372,6 +373,7 @@ class Patching:
     ) -> Refusal:
         """Record a failed end with its refusal, now or later, and return the refusal for the caller."""
         _about(motion, refusal, status, changes)
+        _tell_rescued(job, refusal)
         ending = Ending(
             motion, ways, changes={"outcome": lasting.refusal_body(refusal)}, details={"code": refusal.code}
         )
@@ -380,17 +382,18 @@ class Patching:
         return refusal
 
     async def _tidy(self, job: _Job) -> None:
-        """Throw away what was set aside; a failure changes nothing that was claimed."""
+        """Throw away what was set aside, and record what was rescued; a failure changes nothing that was claimed."""
         try:
             # Protects the clean-up from the caller's cancellation; bounded by the verb's own deadline too.
             with trio.fail_after(limits.TIDY_SECONDS, shield=True):
                 report = await self._runner.finish(job.workspace, job.operation_id)
+                job.rescued = report.rescued
+                await self._ledger.note_rescued(job.operation_id, job.rescued)
         except Exception as problem:
             log.warning("could not tidy up after a patch yet", operation_id=job.operation_id, exc_info=problem)
             job.untidy = True
             return
         job.untidy = not report.clean
-        job.rescued = report.rescued
 
     def _operation(self, job: _Job) -> Operation:
         return Operation(
@@ -439,6 +442,11 @@ def _about(motion: Motion, refusal: Refusal, status: str, changes: Any) -> Refus
     refusal.operation_id = motion.subject
     refusal.details = (refusal.details or {}) | {"status": status, "changes": list(changes), "replayed": False}
     return refusal
+
+
+def _tell_rescued(job: _Job, refusal: Refusal) -> None:
+    if job.rescued:
+        refusal.details = (refusal.details or {}) | {"rescued": list(job.rescued)}
 
 
 def _require_shown(hold: Hold | None, plan: PatchPlan) -> None:

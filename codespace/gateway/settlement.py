@@ -181,7 +181,8 @@ class Settlement:
     async def _tidy(self, workspace: Workspace, operation: Operation, state_dir: str | None) -> None:
         try:
             with trio.fail_after(limits.TIDY_SECONDS):
-                await self._runner.finish(workspace, operation.id, state_dir)
+                report = await self._runner.finish(workspace, operation.id, state_dir)
+                await self._ledger.note_rescued(operation.id, report.rescued)
         except Exception as problem:  # it is settled; only what was set aside is still there
             log.warning("could not tidy up after a patch", operation_id=operation.id, exc_info=problem)
 

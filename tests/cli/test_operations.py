@@ -8,10 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import trio
 
 from codespace import limits
+from codespace.errors import Refusal
 from codespace.testing import Bench, open_bench
+from codespace.testing.faulty import Faults
 
 from ..gateway.test_predecessors import FILES, UPDATE, cut_off, status_of
 
@@ -83,6 +86,53 @@ async def test_what_was_forgotten_is_gone_and_recorded_so_and_cannot_be_undone()
         assert (again.returncode, "SNAPSHOT_EXPIRED" in again.stderr) == (2, True)
         events = (await bench.call("operation_status", operation_id=applied))["events"]
         assert events[-1]["event"] == "forgotten"
+
+
+@pytest.mark.parametrize("ends_as", ["rejected", "failed_partial", "applied"])
+async def test_bytes_that_a_patch_rescued_are_told_however_it_ends_and_forgotten_only_on_purpose(ends_as: str) -> None:
+    faults = Faults()
+    async with open_bench(files=FILES, runner=faults.open_runner) as bench:
+
+        async def change_a() -> None:
+            (bench.root / "a").write_text("theirs\n")
+
+        async def write_beside() -> None:
+            operation = (await bench.call("operation_status", operation_key="k"))["operation_id"]
+            beside = bench.root / f".codespace-{operation[-12:]}-0.staged"
+            beside.unlink(missing_ok=True)
+            beside.write_text("only here\n")
+            if ends_as == "rejected":
+                raise Refusal("FILE_OPERATION_FAILED", "On order. Nothing was written.")
+
+        if ends_as == "rejected":
+            faults.order("after", "stage", write_beside)
+        else:
+            faults.order("before", "finish", write_beside)
+        if ends_as == "failed_partial":
+            faults.order("before", "verify", change_a)
+        if ends_as == "applied":
+            told = await bench.call("apply_patch", patch=UPDATE, operation_key="k")
+        else:
+            with pytest.raises(Refusal) as caught:
+                await bench.call("apply_patch", patch=UPDATE, operation_key="k")
+            told = caught.value.details or {}
+        assert (told["status"], told["rescued"]) == (ends_as, ["rescued/0-0"])
+        status = await bench.call("operation_status", operation_key="k")
+        assert [each["details"] for each in status["events"] if each["event"] == "rescued"] == [
+            {"rescued": ["rescued/0-0"]}
+        ]
+        operation_id = status["operation_id"]
+        rescued = Path(bench.daemon.settings.state_dir, "journal", operation_id, "rescued", "0-0")
+        assert rescued.read_text() == "only here\n"
+        shown = (await codespace(bench, "show", operation_id)).stdout
+        assert str(rescued) in shown
+        assert ("it can be undone" in shown) == (ends_as == "applied")
+        assert json.loads((await codespace(bench, "show", "--json", operation_id)).stdout)["rescued"] == [str(rescued)]
+        refused = await codespace(bench, "forget", operation_id)
+        assert (refused.returncode, str(rescued) in refused.stderr, "--rescued" in refused.stderr) == (2, True, True)
+        assert rescued.exists()
+        assert (await codespace(bench, "forget", "--rescued", operation_id)).returncode == 0
+        assert not rescued.exists()
 
 
 async def test_a_patch_that_waits_for_the_operator_is_put_back_or_left_as_he_says(tmp_path: Path) -> None:

@@ -73,8 +73,21 @@ def expired(state_dir: str, most_bytes: int, oldest: float) -> list[str]:
     return found
 
 
-def forget(state_dir: str, operation_id: str) -> bool:
-    """Remove one snapshot. Returns: whether it was there, finished and not in use."""
+def rescued(state_dir: str, operation_id: str) -> list[str]:
+    """Return the files in which an operation's journal keeps somebody's bytes that are nowhere else."""
+    where = os.path.join(folder(state_dir), os.path.basename(operation_id), "rescued")
+    try:
+        return [os.path.join(where, name) for name in sorted(os.listdir(where))]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def forget(state_dir: str, operation_id: str, *, with_rescued: bool = False) -> bool:
+    """Remove one snapshot. Returns: whether it was there, finished and not in use.
+
+    Args:
+        with_rescued: Whether somebody's bytes that are nowhere else go, too; else such a snapshot stays.
+    """
     path = os.path.join(folder(state_dir), os.path.basename(operation_id))
     try:
         held = os.open(path, _OPEN)
@@ -82,7 +95,7 @@ def forget(state_dir: str, operation_id: str) -> bool:
         return False
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not _marked(held, "finished"):
+        if not _marked(held, "finished") or (_marked(held, "rescued") and not with_rescued):
             return False
         shutil.rmtree(path)
     except OSError:
