@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, closing
 
 from codespace import limits
 from codespace.contract import Workspace
+from codespace.drive import Stale
 from codespace.errors import Refusal
 from codespace.gateway.audit import Audit
 from codespace.gateway.event import Event
@@ -58,8 +59,8 @@ class Records:
         Args:
             accept: Leave the files as they are and only record that; else they are put back as far as nobody else's
                 work is in the way, however old the patch is.
-        Raises: Refusal INVALID_ARGUMENT where it has an end, WORKSPACE_BUSY where its daemon lives,
-            OUTCOME_UNKNOWN where it still cannot be seen.
+        Raises: Refusal INVALID_ARGUMENT where it has an end, WORKSPACE_BUSY where its daemon lives or its root is in
+            use, OUTCOME_UNKNOWN where it still cannot be seen.
         """
         operation = await self.operation(operation_id)
         if operation.kind != "patch" or operation.finished_at is not None:
@@ -78,7 +79,7 @@ class Records:
                 operation_id=operation.id,
             )
         if accept:
-            await self._settlement.accept(operation)
+            await self._accept(operation)
         elif not await self._settlement.settle(operation, await self.state_dir(operation), forced=True):
             raise Refusal(
                 "OUTCOME_UNKNOWN",
@@ -88,6 +89,17 @@ class Records:
                 operation_id=operation.id,
             )
         return await self.operation(operation_id)
+
+    async def _accept(self, operation: Operation) -> None:
+        try:
+            await self._settlement.accept(operation)
+        except Stale as stale:
+            raise Refusal(
+                "WORKSPACE_BUSY",
+                f"A daemon works on it and has recorded it as {stale.actual} just now. Nothing was done.",
+                next_step=f"Look at it with `codespace operations show {operation.id}`.",
+                operation_id=operation.id,
+            ) from stale
 
     async def note_forgotten(self, operation_id: str) -> None:
         """Record that the operator had a snapshot removed."""

@@ -91,8 +91,21 @@ class Settlement:
     async def accept(self, operation: Operation) -> None:
         """Record that the operator leaves the files as they are; nothing is looked at or put back.
 
-        Raises: Stale; Refusal STORE_UNAVAILABLE.
+        The root is entered, so that nobody puts back meanwhile; one that is gone or not registered lets nobody in.
+
+        Raises: Stale; Refusal WORKSPACE_BUSY, STORE_UNAVAILABLE.
         """
+        workspace = self._by_root.get(operation.root)
+        with contextlib.ExitStack() as held:
+            if workspace is not None:
+                try:
+                    held.enter_context(await self._occupancy.enter(workspace, self._occupant(operation)))
+                except Refusal as refusal:
+                    if refusal.code != "FILE_OPERATION_FAILED" or refusal.retryable:
+                        raise
+            await self._record_accepted(operation)
+
+    async def _record_accepted(self, operation: Operation) -> None:
         motion = self._motion(operation)
         refusal = Refusal(
             "PATCH_PARTIAL",
@@ -118,11 +131,10 @@ class Settlement:
         if not forced and self._waits_for_the_operator(operation):
             log.warning("a patch is too old to be put back unasked", operation_id=operation.id)
             return await self._lose_sight(operation)
-        occupant = Occupant("patch", operation.id, self._wall_clock())
         try:
             with contextlib.ExitStack() as held:
                 if not entered:
-                    held.enter_context(await self._occupancy.enter(workspace, occupant))
+                    held.enter_context(await self._occupancy.enter(workspace, self._occupant(operation)))
                 with trio.fail_after(limits.VERB_SECONDS):
                     return await self._settle_patch(workspace, operation, state_dir)
         except Refusal as refusal:
@@ -131,6 +143,9 @@ class Settlement:
                 with trio.move_on_after(limits.RECORD_SECONDS, shield=True):
                     await self._lose_sight(operation)
             raise
+
+    def _occupant(self, operation: Operation) -> Occupant:
+        return Occupant("patch", operation.id, self._wall_clock())
 
     def _waits_for_the_operator(self, operation: Operation) -> bool:
         """Return whether putting back could undo work of many hours that nobody connects with the patch any more."""

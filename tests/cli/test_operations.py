@@ -154,6 +154,31 @@ async def test_a_patch_that_waits_for_the_operator_is_put_back_or_left_as_he_say
         assert f"codespace operations show {left}" in again.stderr
 
 
+async def test_a_patch_is_not_accepted_while_a_daemon_puts_it_back(tmp_path: Path) -> None:
+    faults = Faults()
+    async with open_bench(files=FILES, runner=faults.open_runner) as bench:
+        left = await cut_off(bench, tmp_path, verbs=1, state="applying", created_at=bench.clock())
+        refused: list[subprocess.CompletedProcess[str]] = []
+
+        async def accept() -> None:
+            refused.append(await codespace(bench, "settle", "--accept", left))
+
+        faults.order("before", "settle", accept)
+        await bench.restart()
+        assert [(each.returncode, "WORKSPACE_BUSY" in each.stderr) for each in refused] == [(2, True)]
+        status = await bench.call("operation_status", operation_id=left)
+        assert (status["status"], status["outcome"]["code"]) == ("failed_rolled_back", "PATCH_ROLLED_BACK")
+
+
+async def test_a_patch_whose_root_is_gone_is_accepted(tmp_path: Path) -> None:
+    async with open_bench(files=FILES) as bench:
+        left = await cut_off(bench, tmp_path, verbs=1, state="applying", created_at=bench.clock())
+        bench.root.rename(bench.root.with_name("away"))
+        accepted = await codespace(bench, "settle", "--accept", left)
+        assert (accepted.returncode, accepted.stdout) == (0, f"{left}: failed_partial\n")
+        bench.root.with_name("away").rename(bench.root)
+
+
 async def test_an_unknown_id_is_said_to_be_unknown() -> None:
     async with open_bench() as bench:
         for word in ("show", "settle", "forget"):
