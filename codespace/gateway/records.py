@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, closing
+from functools import partial
+from typing import Protocol
 
 from codespace import limits
 from codespace.contract import Workspace
@@ -25,14 +27,23 @@ from codespace.gateway.operator import COMMAND_LINE
 from codespace.gateway.settlement import Hands, Settlement
 
 
+class OperatorsHands(Hands, Protocol):
+    """The verbs of the runner that the operator's decisions take."""
+
+    async def accept(self, operation_id: str, state_dir: str | None = None) -> None: ...
+
+
 class Records:
     """What one database has recorded."""
 
-    def __init__(self, ledger: Ledger, instances: Instances, settlement: Settlement, state_dir: str) -> None:
+    def __init__(
+        self, ledger: Ledger, instances: Instances, settlement: Settlement, state_dir: str, hands: OperatorsHands
+    ) -> None:
         self._ledger = ledger
         self._instances = instances
         self._settlement = settlement
         self._state_dir = state_dir
+        self._hands = hands
 
     async def operations(self, kind: Kind | None = None, limit: int = limits.LIST_ROWS) -> tuple[Operation, ...]:
         """Return the newest operations, and each older one without an end; newest first."""
@@ -91,8 +102,9 @@ class Records:
         return await self.operation(operation_id)
 
     async def _accept(self, operation: Operation) -> None:
+        state_dir = await self.state_dir(operation)
         try:
-            await self._settlement.accept(operation)
+            await self._settlement.accept(operation, partial(self._hands.accept, operation.id, state_dir), state_dir)
         except Stale as stale:
             raise Refusal(
                 "WORKSPACE_BUSY",
@@ -108,7 +120,11 @@ class Records:
 
 @asynccontextmanager
 async def open_records(
-    database: str, state_dir: str, workspaces: Mapping[str, Workspace], wall_clock: Callable[[], float], hands: Hands
+    database: str,
+    state_dir: str,
+    workspaces: Mapping[str, Workspace],
+    wall_clock: Callable[[], float],
+    hands: OperatorsHands,
 ) -> AsyncIterator[Records]:
     """Open the database.
 
@@ -122,4 +138,4 @@ async def open_records(
         instances = Instances(store, wall_clock, state_dir, ())
         with closing(Occupancy(Neighbours(ledger, COMMAND_LINE).occupant)) as occupancy:
             settlement = Settlement(ledger, occupancy, hands, workspaces.values(), wall_clock)
-            yield Records(ledger, instances, settlement, state_dir)
+            yield Records(ledger, instances, settlement, state_dir, hands)

@@ -7,7 +7,7 @@ dead, or it is this one and its driver has ended.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 import structlog
@@ -88,12 +88,17 @@ class Settlement:
         log.info("a command is recorded as lost", operation_id=operation.id)
         return True
 
-    async def accept(self, operation: Operation) -> None:
+    async def accept(
+        self, operation: Operation, mark: Callable[[], Awaitable[None]], state_dir: str | None = None
+    ) -> None:
         """Record that the operator leaves the files as they are; nothing is looked at or put back.
 
         The root is entered, so that nobody puts back meanwhile; one that is gone or not registered lets nobody in.
 
-        Raises: Stale; Refusal WORKSPACE_BUSY, STORE_UNAVAILABLE.
+        Args:
+            mark: Says so in the journal, for who tidies up behind the patch.
+            state_dir: Of the daemon that began it; None for this one.
+        Raises: Stale; Refusal WORKSPACE_BUSY, STORE_UNAVAILABLE; what `mark` raises.
         """
         workspace = self._by_root.get(operation.root)
         with contextlib.ExitStack() as held:
@@ -103,7 +108,9 @@ class Settlement:
                 except Refusal as refusal:
                     if refusal.code != "FILE_OPERATION_FAILED" or refusal.retryable:
                         raise
+            await mark()
             await self._record_accepted(operation)
+            await self.tidy(operation, state_dir)
 
     async def _record_accepted(self, operation: Operation) -> None:
         motion = self._motion(operation)

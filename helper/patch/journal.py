@@ -10,6 +10,7 @@
     installing      the first rename may have happened
     restoring       which slots were found installed when putting back began
     outcome         how putting back ended
+    accepted        the operator left the files as they are, however much of the patch is in place
     finishing       the patch is verified, and what was set aside is being thrown away
     finished        nothing is set aside any more
     diff.txt        the whole diff, where the one in the manifest had to be cut

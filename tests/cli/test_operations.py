@@ -17,8 +17,9 @@ from codespace.gateway.records import open_records
 from codespace.runner.patch.patcher import Patcher
 from codespace.testing import Bench, open_bench
 from codespace.testing.faulty import Faults
+from codespace.testing.site import tree
 
-from ..gateway.test_predecessors import FILES, UPDATE, cut_off, status_of
+from ..gateway.test_predecessors import FILES, UPDATE, cut_off, staged, status_of
 
 
 async def codespace(bench: Bench, *words: str) -> subprocess.CompletedProcess[str]:
@@ -170,6 +171,17 @@ async def test_a_patch_is_not_accepted_while_a_daemon_puts_it_back(tmp_path: Pat
         assert [(each.returncode, "WORKSPACE_BUSY" in each.stderr) for each in refused] == [(2, True)]
         status = await bench.call("operation_status", operation_id=left)
         assert (status["status"], status["outcome"]["code"]) == ("failed_rolled_back", "PATCH_ROLLED_BACK")
+
+
+async def test_behind_half_a_patch_that_was_accepted_what_lay_beside_its_files_is_thrown_away(tmp_path: Path) -> None:
+    async with open_bench(files=FILES) as bench:
+        left = await cut_off(bench, tmp_path, verbs=1, state="applying", created_at=bench.clock())
+        (tmp_path / "journal" / left / "installing").touch()  # and then it was killed, before the first rename
+        assert (await codespace(bench, "settle", "--accept", left)).returncode == 0
+        assert tree(bench.root) == {"a": b"one\n", "b": b"one\n"}
+        assert staged(bench.root) == []
+        marks = os.listdir(tmp_path / "journal" / left)
+        assert ("finished" in marks, "rescued" in marks) == (True, False)
 
 
 async def test_a_patch_whose_root_is_gone_is_accepted(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from codespace import limits
-from codespace.beneath import Root
+from codespace.beneath import STAGED_PREFIX, Root
 from codespace.errors import Refusal
 from helper.patch import staging
 from helper.patch.journal import Journal
-from helper.patch.manifest import Manifest, Slot, staged_name
+from helper.patch.manifest import Manifest, Slot, spare_name, staged_name
 from helper.patch.session import Session
 
 OPERATION = "op-bbbbbbbbbbbbbbbbbbbbbbbb"
@@ -154,6 +154,26 @@ def test_cut_off_after_the_last_rename_it_is_applied(house: House) -> None:
     assert house.ask("settle")["outcome"] == "applied"
     house.ask("finish")
     assert house.files() == AFTER
+
+
+@pytest.mark.parametrize("renames", range(RENAMES + 1))
+def test_cut_off_between_renames_and_accepted_it_stays_so_and_leaves_nothing_beside(house: House, renames: int) -> None:
+    house.cut_off(renames)
+    house.mark("accepted")
+    there = {name: text for name, text in house.files().items() if STAGED_PREFIX not in name}
+    assert house.ask("finish") == {"clean": True, "kept": [], "rescued": [], "refusal": None}
+    assert house.files() == there
+    assert house.directories() == {*("d", "d/e")[:renames]}
+    assert (house.journal / OPERATION / "finished").exists()
+
+
+def test_cut_off_between_two_steps_and_accepted_the_old_file_is_back(house: House) -> None:
+    manifest = house.cut_off(REPLACED - 1)
+    house.mark("accepted")
+    replaced = next(slot for slot in manifest.slots if slot.action == "replace")
+    (house.root / "a").rename(house.root / spare_name(replaced))
+    assert house.ask("finish")["clean"]
+    assert (house.root / "a").read_text() == BEFORE["a"]
 
 
 def test_cut_off_while_throwing_away_it_is_applied_whatever_came_after(house: House) -> None:

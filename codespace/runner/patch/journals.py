@@ -1,7 +1,7 @@
 """The journals of a state directory from outside: which need tidying, which are snapshots, what they say.
 
 The helper writes them (helper/patch/journal.py says what is in them). Here they are only looked at,
-and removed where nobody needs them any more. A journal that a helper has locked is left alone.
+marked as accepted, and removed where nobody needs them any more. A journal that a helper has locked is left alone.
 """
 
 from __future__ import annotations
@@ -103,6 +103,36 @@ def forget(state_dir: str, operation_id: str, *, with_rescued: bool = False) -> 
     finally:
         os.close(held)
     return True
+
+
+def accept(state_dir: str, operation_id: str) -> None:
+    """Mark, flushed, that the operator left the files of an operation as they are; without a journal nothing is to do.
+
+    Raises: Refusal FILE_OPERATION_FAILED where it cannot be marked, or a helper works on it.
+    """
+    path = os.path.join(folder(state_dir), os.path.basename(operation_id))
+    try:
+        held = os.open(path, _OPEN)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise _unmarked(error) from error
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(os.open("accepted", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=held))
+        os.fsync(held)
+    except OSError as error:
+        raise _unmarked(error) from error
+    finally:
+        os.close(held)
+
+
+def _unmarked(error: OSError) -> Refusal:
+    return Refusal(
+        "FILE_OPERATION_FAILED",
+        f"The journal of the patch cannot be marked: {os.strerror(error.errno or 0)}. Nothing was done.",
+        next_step="Send the same call again in a moment, or look at the state directory.",
+    )
 
 
 def diff(state_dir: str, operation_id: str, cursor: int) -> DiffPage:

@@ -254,6 +254,14 @@ class Patcher:
             _log.warning("could not tidy up after a patch", operation_id=operation_id, code=refused.code)
             return outcome, report
 
+    async def accept(self, operation_id: str, state_dir: str | None = None) -> None:
+        """Mark that the operator left the files of a patch as they are, half of it or not: `finish` goes by it.
+
+        Raises: Refusal FILE_OPERATION_FAILED. Cancel: waits for the mark first.
+        """
+        where = self._state_dir if state_dir is None else state_dir
+        await trio.to_thread.run_sync(journals.accept, where, operation_id)
+
     async def leftovers(self, state_dir: str | None = None) -> Sequence[str]:
         """Return the operations whose journals say that something of them may still lie beside their files."""
         where = self._state_dir if state_dir is None else state_dir
