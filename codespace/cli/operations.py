@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from codespace import cli, interrupts, log
+from codespace.beneath import STAGED_PREFIX
 from codespace.cli import configured, recorded
 from codespace.display import display
 from codespace.errors import Refusal
@@ -87,6 +88,10 @@ async def _settle(records: Records, arguments: argparse.Namespace) -> int:
 async def _forget(records: Records, arguments: argparse.Namespace) -> int:
     operation = await records.operation(arguments.id)
     state_dir = await records.state_dir(operation)
+    ended = operation.finished_at is not None
+    if ended and journals.is_left(state_dir, operation.id):
+        await records.tidy(operation)
+    is_left = journals.is_left(state_dir, operation.id)
     rescued = journals.rescued(state_dir, operation.id)
     if rescued and not arguments.rescued:
         raise Refusal(
@@ -95,14 +100,18 @@ async def _forget(records: Records, arguments: argparse.Namespace) -> int:
             "Nothing was removed.",
             next_step="Copy what is still wanted of them, then add --rescued to remove them, too.",
         )
-    if not journals.forget(state_dir, operation.id, with_rescued=arguments.rescued):
+    if not journals.forget(state_dir, operation.id, ended=ended, with_rescued=arguments.rescued):
         raise Refusal(
             "SNAPSHOT_EXPIRED",
-            "Nothing of this operation is kept, or it has no end yet and needs its journal. Nothing was removed.",
+            "Nothing of this operation is kept, or it has no end yet or is in use and needs its journal. Nothing was "
+            "removed.",
             next_step="Look at `codespace operations show`.",
         )
     await records.note_forgotten(operation.id)
-    print(f"{operation.id}: the bytes before it and its diff are removed; it can no longer be undone.")
+    undone = "; it can no longer be undone" if operation.state == "applied" else ""
+    print(f"{operation.id}: the bytes before it and its diff are removed{undone}.")
+    if is_left:
+        print(f"Files of it that are named {STAGED_PREFIX}* may be left below {display(operation.root)}.")
     return 0
 
 

@@ -389,11 +389,14 @@ class Patching:
                 report = await self._runner.finish(job.workspace, job.operation_id)
                 job.rescued = report.rescued
                 await self._ledger.note_rescued(job.operation_id, job.rescued)
+                job.untidy = not report.clean
+                return
+        except Refusal as refusal:
+            told: dict[str, Any] = {"code": refusal.code, "reason": refusal.message}
         except Exception as problem:
-            log.warning("could not tidy up after a patch yet", operation_id=job.operation_id, exc_info=problem)
-            job.untidy = True
-            return
-        job.untidy = not report.clean
+            told = {"exc_info": problem}
+        log.warning("could not tidy up after a patch yet", operation_id=job.operation_id, **told)
+        job.untidy = True
 
     def _operation(self, job: _Job) -> Operation:
         return Operation(

@@ -113,6 +113,11 @@ class Records:
                 operation_id=operation.id,
             ) from stale
 
+    async def tidy(self, operation: Operation) -> None:
+        """Throw away what a patch with an end may have left set aside, unless its daemon lives and does so itself."""
+        if operation.kind == "patch" and not await self._instances.lives(operation.instance_id):
+            await self._settlement.tidy(operation, await self.state_dir(operation))
+
     async def note_forgotten(self, operation_id: str) -> None:
         """Record that the operator had a snapshot removed."""
         await self._ledger.note("snapshot", operation_id, "forgotten", "The operator had the bytes before removed.")

@@ -205,6 +205,10 @@ class Settlement:
             with trio.fail_after(limits.TIDY_SECONDS):
                 report = await self._runner.finish(workspace, operation.id, state_dir)
                 await self._ledger.note_rescued(operation.id, report.rescued)
+        except Refusal as refusal:
+            log.warning(
+                "could not tidy up after a patch", operation_id=operation.id, code=refusal.code, reason=refusal.message
+            )
         except Exception as problem:  # it is settled; only what was set aside is still there
             log.warning("could not tidy up after a patch", operation_id=operation.id, exc_info=problem)
 

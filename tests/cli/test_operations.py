@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -182,6 +183,24 @@ async def test_behind_half_a_patch_that_was_accepted_what_lay_beside_its_files_i
         assert staged(bench.root) == []
         marks = os.listdir(tmp_path / "journal" / left)
         assert ("finished" in marks, "rescued" in marks) == (True, False)
+
+
+async def test_a_patch_that_was_accepted_in_a_root_that_was_replaced_can_be_forgotten(tmp_path: Path) -> None:
+    async with open_bench(files=FILES) as bench:
+        left = await cut_off(bench, tmp_path, verbs=1, state="applying", created_at=bench.clock())
+        (tmp_path / "journal" / left / "installing").touch()
+        refused = await codespace(bench, "forget", left)
+        assert (refused.returncode, "SNAPSHOT_EXPIRED" in refused.stderr) == (2, True)
+        away = bench.root.with_name("away")
+        bench.root.rename(away)
+        shutil.copytree(away, bench.root)
+        accepted = await codespace(bench, "settle", "--accept", left)
+        assert accepted.stdout == f"{left}: failed_partial\n"
+        assert "Another directory is at the root" in accepted.stderr
+        assert "Traceback" not in accepted.stderr
+        forgotten = await codespace(bench, "forget", left)
+        assert (forgotten.returncode, ".codespace-*" in forgotten.stdout) == (0, True)
+        assert os.listdir(tmp_path / "journal") == []
 
 
 async def test_a_patch_whose_root_is_gone_is_accepted(tmp_path: Path) -> None:

@@ -82,10 +82,17 @@ def rescued(state_dir: str, operation_id: str) -> list[str]:
         return []
 
 
-def forget(state_dir: str, operation_id: str, *, with_rescued: bool = False) -> bool:
+def is_left(state_dir: str, operation_id: str) -> bool:
+    """Return whether something of an operation may still lie beside its files, as far as its journal says."""
+    path = os.path.join(folder(state_dir), os.path.basename(operation_id))
+    return os.path.isdir(path) and not os.path.lexists(os.path.join(path, "finished"))
+
+
+def forget(state_dir: str, operation_id: str, *, ended: bool = False, with_rescued: bool = False) -> bool:
     """Remove one snapshot. Returns: whether it was there, finished and not in use.
 
     Args:
+        ended: Whether the ledger has the operation's end, so that it may go without being finished, too.
         with_rescued: Whether somebody's bytes that are nowhere else go, too; else such a snapshot stays.
     """
     path = os.path.join(folder(state_dir), os.path.basename(operation_id))
@@ -95,7 +102,7 @@ def forget(state_dir: str, operation_id: str, *, with_rescued: bool = False) -> 
         return False
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not _marked(held, "finished") or (_marked(held, "rescued") and not with_rescued):
+        if not (ended or _marked(held, "finished")) or (_marked(held, "rescued") and not with_rescued):
             return False
         shutil.rmtree(path)
     except OSError:
