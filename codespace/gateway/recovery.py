@@ -60,7 +60,7 @@ class Recovery:
         self._settlement = settlement
         self._tolerated: dict[str, float] = {}
         self._tried: set[str] = set()
-        """Daemons that died and left what could not be settled when it was tried."""
+        """Daemons that died and left what could not be settled or swept when it was tried."""
 
     async def run(self) -> None:
         """Settle what dead daemons left within limits.RECOVERY_SECONDS; the rest waits for the next start.
@@ -91,8 +91,7 @@ class Recovery:
                 log.exception("what a dead daemon left could not be settled")
 
     async def _settle_dead(self, instance: Instance) -> None:
-        if await self._settle(instance.id, frozenset, instance.state_dir):
-            await self._tidy(instance.state_dir)
+        if await self._settle(instance.id, frozenset, instance.state_dir) and await self._tidy(instance.state_dir):
             await self._instances.bury(instance)
         else:
             self._tried.add(instance.id)
@@ -125,13 +124,19 @@ class Recovery:
         self._tolerated = {name: until for name, until in self._tolerated.items() if until > now}
         return frozenset(self._tolerated)
 
-    async def _tidy(self, state_dir: str) -> None:
-        """Sweep behind finished patches of daemons that are gone and could not do so themselves."""
-        for operation_id in await self._settlement.leftovers(state_dir):
+    async def _tidy(self, state_dir: str) -> bool:
+        """Sweep behind finished patches of daemons that are gone and could not do so themselves.
+
+        Returns: whether nothing is left of them: nobody looks there again once the daemon is buried.
+        """
+        leftovers = await self._settlement.leftovers(state_dir)
+        clean = leftovers is not None
+        for operation_id in leftovers or ():
             operation = await self._ledger.get(operation_id)
             if operation is None or operation.finished_at is None or await self._instances.lives(operation.instance_id):
                 continue
-            await self._settlement.tidy(operation, state_dir)
+            clean &= await self._settlement.tidy(operation, state_dir)
+        return clean
 
     async def tend(self, leftovers: Leftovers, under_way: Callable[[], frozenset[str]]) -> None:
         """Settle this daemon's own leftovers until cancelled; a key must not be stuck until the next start.

@@ -182,35 +182,39 @@ class Settlement:
         await self._tidy(workspace, operation, state_dir)
         return True
 
-    async def leftovers(self, state_dir: str) -> tuple[str, ...]:
+    async def leftovers(self, state_dir: str) -> tuple[str, ...] | None:
         """Return the operations of a daemon that was here whose journals say that they were not tidied up behind.
 
-        Never raises.
+        Never raises: None where they could not be looked at.
         """
         try:
             with trio.fail_after(limits.TIDY_SECONDS):
                 return tuple(await self._runner.leftovers(state_dir))
         except Exception as problem:
             log.warning("journals could not be looked at", exc_info=problem)
-            return ()
+            return None
 
-    async def tidy(self, operation: Operation, state_dir: str | None = None) -> None:
-        """Throw away what a patch, whose end is recorded, may have left set aside. Never raises."""
+    async def tidy(self, operation: Operation, state_dir: str | None = None) -> bool:
+        """Throw away what a patch, whose end is recorded, may have left set aside. Never raises.
+
+        Returns: whether nothing is left of it.
+        """
         workspace = self._by_root.get(operation.root)
-        if workspace is not None:
-            await self._tidy(workspace, operation, state_dir)
+        return workspace is not None and await self._tidy(workspace, operation, state_dir)
 
-    async def _tidy(self, workspace: Workspace, operation: Operation, state_dir: str | None) -> None:
+    async def _tidy(self, workspace: Workspace, operation: Operation, state_dir: str | None) -> bool:
         try:
             with trio.fail_after(limits.TIDY_SECONDS):
                 report = await self._runner.finish(workspace, operation.id, state_dir)
                 await self._ledger.note_rescued(operation.id, report.rescued)
+                return report.clean
         except Refusal as refusal:
             log.warning(
                 "could not tidy up after a patch", operation_id=operation.id, code=refusal.code, reason=refusal.message
             )
         except Exception as problem:  # it is settled; only what was set aside is still there
             log.warning("could not tidy up after a patch", operation_id=operation.id, exc_info=problem)
+        return False
 
     def _motion(self, operation: Operation) -> Motion:
         law = Patch if operation.kind == "patch" else Execution

@@ -16,6 +16,7 @@ from codespace.contract import Workspace
 from codespace.errors import Refusal
 from codespace.runner.patch.patcher import Patcher
 from codespace.testing import Bench, open_bench
+from codespace.testing.faulty import Faults, crash
 from codespace.testing.site import tree
 from tests.gateway.test_recovery import recorded
 
@@ -108,6 +109,18 @@ async def test_a_patch_that_was_finished_and_not_tidied_up_behind_is_swept_at_th
         await bench.restart()
         assert staged(bench.root) == []
         assert tree(bench.root) == {"a": b"two\n", "b": b"two\n"}
+
+
+async def test_sweeping_that_failed_at_one_start_is_done_at_the_next(tmp_path: Path) -> None:
+    faults = Faults()
+    async with open_bench(files=FILES, runner=faults.open_runner) as bench:
+        await cut_off(bench, tmp_path, verbs=3, state="applied", created_at=bench.clock())
+        for fails_in in ("finish", "leftovers"):
+            faults.order("before", fails_in, crash)
+            await bench.restart()
+            assert staged(bench.root)
+        await bench.restart()
+        assert staged(bench.root) == []
 
 
 async def test_one_that_is_older_than_a_day_waits_for_the_operator_and_blocks_nobody(tmp_path: Path) -> None:
