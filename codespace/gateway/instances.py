@@ -175,7 +175,7 @@ def _held(path: str) -> bool:
     """
     try:
         return locks.is_held(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:
         return True

@@ -203,6 +203,19 @@ async def test_a_patch_that_was_accepted_in_a_root_that_was_replaced_can_be_forg
         assert os.listdir(tmp_path / "journal") == []
 
 
+async def test_a_patch_whose_state_directory_would_lie_below_a_file_is_accepted(tmp_path: Path) -> None:
+    async with open_bench(files=FILES) as bench:
+        place = tmp_path / "place"
+        left = await cut_off(bench, place / "state", verbs=1, state="applying", created_at=bench.clock())
+        shutil.rmtree(place)
+        place.touch()
+        refused = await codespace(bench, "settle", left)
+        assert (refused.returncode, "OUTCOME_UNKNOWN" in refused.stderr) == (2, True)
+        accepted = await codespace(bench, "settle", "--accept", left)
+        assert accepted.stdout == f"{left}: failed_partial\n"
+        assert "none is kept" in (await codespace(bench, "show", left)).stdout
+
+
 async def test_a_patch_whose_root_is_gone_is_accepted(tmp_path: Path) -> None:
     async with open_bench(files=FILES) as bench:
         left = await cut_off(bench, tmp_path, verbs=1, state="applying", created_at=bench.clock())

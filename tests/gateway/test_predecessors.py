@@ -170,6 +170,19 @@ async def test_one_in_a_root_that_is_another_directory_by_now_is_unknown_until_t
         assert await status_of(bench, left) == "applied"
 
 
+async def test_one_whose_state_directory_was_moved_away_is_settled_once_it_is_back(tmp_path: Path) -> None:
+    async with open_bench(files=FILES) as bench:
+        left = await cut_off(bench, tmp_path / "state", verbs=1, state="applying", created_at=bench.clock())
+        (tmp_path / "state").rename(tmp_path / "away")
+        await bench.restart()
+        assert await status_of(bench, left) == "unknown"
+        assert os.listdir(tmp_path) == ["away"]
+        (tmp_path / "away").rename(tmp_path / "state")
+        await bench.restart()
+        assert await status_of(bench, left) == "failed_rolled_back"
+        assert staged(bench.root) == []
+
+
 async def test_the_patch_of_a_daemon_that_lives_is_never_settled_by_another(tmp_path: Path) -> None:
     async with open_bench(files=FILES) as bench:
         left = await cut_off(bench, tmp_path, verbs=2, state="applying", created_at=bench.clock())

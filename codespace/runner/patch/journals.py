@@ -170,7 +170,7 @@ def _read(path: str) -> bytes:
 def _each(state_dir: str) -> Iterator[tuple[str, int]]:
     try:
         names = os.listdir(folder(state_dir))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     for name in names:
         try:

@@ -7,6 +7,7 @@ means for the operation depends on the verb and is said by the refusal.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -219,6 +220,8 @@ class Patcher:
         Cancel: waits for the answer first.
         """
         self._after.pop(operation_id, None)
+        if not await _has_journals(state_dir):
+            return PatchReport(clean=True)
         report: PatchReport = await self._call(workspace, "finish", operation_id, state_dir=state_dir)
         if state_dir not in (None, self._state_dir):
             await self._dismiss(self._seat(workspace, state_dir))
@@ -236,6 +239,8 @@ class Patcher:
             state_dir: Of the daemon that began the operation; None for this one.
         Cancel: waits for the answer first.
         """
+        if not await _has_journals(state_dir):
+            return None
         settled: tuple[str, PatchReport, dict[str, str]] | None = await self._call(
             workspace, "settle", operation_id, state_dir=state_dir
         )
@@ -449,6 +454,13 @@ class Patcher:
                 if time.monotonic() > until:
                     raise
             time.sleep(_ROOT_STEP_SECONDS)
+
+
+async def _has_journals(state_dir: str | None) -> bool:
+    """Return whether the journals of a named daemon are there: a helper would make a folder that was moved away."""
+    if state_dir is None:
+        return True
+    return await trio.to_thread.run_sync(os.path.isdir, journals.folder(state_dir), abandon_on_cancel=True)
 
 
 def _named_outside(workspace: Workspace, root: Root) -> tuple[str, ...]:
