@@ -285,7 +285,7 @@ class Journal:
     def _load(self, name: str) -> Any:
         try:
             return json.loads(self._read(name))
-        except (FileNotFoundError, ValueError):
+        except (FileNotFoundError, ValueError, RecursionError):
             return None
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from codespace.beneath import STAGED_PREFIX
 
@@ -129,6 +130,7 @@ def unpack(packed: Mapping[str, Any]) -> Manifest:
     """
     if packed["format"] != FORMAT:
         raise ValueError(f"manifest format {packed['format']!r} is not {FORMAT}")
+    _require_shape(packed)
     device, inode = packed["identity"]
     return Manifest(
         operation=packed["operation"],
@@ -140,6 +142,38 @@ def unpack(packed: Mapping[str, Any]) -> Manifest:
         emptied=tuple(Emptied(path, mode) for path, mode in packed["emptied"]),
         mounts=packed.get("mounts"),
     )
+
+
+def _require_shape(packed: Mapping[str, Any]) -> None:
+    """Look at each value before anything is done by it.
+
+    Raises: ValueError, KeyError or TypeError.
+    """
+    texts: list[Any] = [packed["operation"], packed["root"]]
+    numbers: list[Any] = [*packed["identity"]]
+    for path, beside, mode in packed["directories"]:
+        texts += [path, beside]
+        numbers += [] if mode is None else [mode]
+    for path, mode in packed["emptied"]:
+        texts.append(path)
+        numbers.append(mode)
+    for slot in packed["slots"]:
+        texts += [slot[name] for name in ("path", "beside", "before", "after")]
+        texts += [] if slot["source"] is None else [slot["source"]]
+        numbers += [slot["number"]] if slot["mode"] is None else [slot["number"], slot["mode"]]
+        if slot["action"] not in get_args(Action):
+            raise ValueError("a slot has no action")
+        for metadata in (slot[name] for name in ("metadata", "given") if name in slot):
+            numbers += [metadata["mode"], *metadata["owner"]]
+            texts += [text for pair in (metadata["attributes"] | {}).items() for text in pair]
+    for change in packed["changes"]:
+        texts += [change[name] for name in ("path", "kind", "before_version", "after_version")]
+        texts.append(change.get("from_path", ""))
+    for number, data in (packed.get("before", {}) | {}).items():
+        int(number)
+        base64.b64decode(data)
+    if not all(isinstance(text, str) for text in texts) or not all(isinstance(number, int) for number in numbers):
+        raise TypeError("a value is none that its field may have")
 
 
 def _pack_slot(slot: Slot) -> dict[str, Any]:

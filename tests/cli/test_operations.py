@@ -70,6 +70,16 @@ async def test_the_whole_diff_is_shown_however_long_it_is_and_acts_on_no_termina
         assert len(exact) > limits.DIFF_BYTES
 
 
+async def test_of_a_diff_in_a_damaged_journal_is_said_that_it_cannot_be_read() -> None:
+    async with open_bench(files=FILES) as bench:
+        applied = (await bench.call("apply_patch", patch=UPDATE))["operation_id"]
+        manifest = Path(bench.daemon.settings.state_dir, "journal", applied, "manifest.json")
+        for damaged in (b"[1]", b'{"diff": 5}', b"[" * 100_000, b"\xff"):
+            manifest.write_bytes(damaged)
+            told = await codespace(bench, "show", "--diff", applied)
+            assert (told.returncode, "cannot be read" in told.stderr) == (2, True)
+
+
 async def test_an_operation_has_its_id_under_one_name_wherever_a_program_reads_it() -> None:
     async with open_bench(files=FILES) as bench:
         applied = (await bench.call("apply_patch", patch=UPDATE))["operation_id"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import subprocess
@@ -270,6 +271,43 @@ def test_a_journal_of_another_release_is_left_as_it_is(house: House) -> None:
         house.ask("settle")
     assert refused.value.code == "FILE_OPERATION_FAILED"
     assert (house.journal / OPERATION / "manifest.json").read_text() == '{"format": 2}'
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("path", 5),
+        ("beside", None),
+        ("before", []),
+        ("number", "0"),
+        ("mode", "x"),
+        ("action", "dance"),
+        ("metadata", {"mode": 0o644, "owner": [0, 0], "attributes": []}),
+        ("metadata", None),
+        (None, {"slots": {}, "directories": [5]}),
+        (None, {"before": {"zz": "eA=="}}),
+        (None, {"before": [1]}),
+        (None, {"changes": [{"path": "a"}]}),
+        (None, {"emptied": [["d", None]]}),
+    ],
+)
+def test_a_journal_with_a_value_that_its_field_cannot_have_is_refused_and_left_as_it_is(
+    house: House, field: str | None, value: Any
+) -> None:
+    house.cut_off(RENAMES)
+    manifest, there = house.journal / OPERATION / "manifest.json", house.files()
+    packed = json.loads(manifest.read_text())
+    if field is None:
+        packed |= value
+    else:
+        next(slot for slot in packed["slots"] if slot["action"] == "replace")[field] = value
+    manifest.write_text(json.dumps(packed))
+    other = {"operation": "op-cccccccccccccccccccccccc", "undone": OPERATION, "folder": str(house.journal)}
+    for verb, fields in (("settle", {}), ("finish", {}), ("plan_undo", other)):
+        with house.helper() as session, pytest.raises(Refusal) as refused:
+            session.call({"verb": verb, "operation": OPERATION, **fields})
+        assert refused.value.code == "FILE_OPERATION_FAILED"
+    assert (house.files(), json.loads(manifest.read_text())) == (there, packed)
 
 
 def test_a_helper_never_settles_what_another_one_still_does(house: House) -> None:

@@ -145,13 +145,19 @@ def _unmarked(error: OSError) -> Refusal:
 def diff(state_dir: str, operation_id: str, cursor: int) -> DiffPage:
     """Return a page of an operation's whole diff.
 
-    Raises: Refusal SNAPSHOT_EXPIRED where its journal is gone.
+    Raises: Refusal SNAPSHOT_EXPIRED where its journal is gone or damaged.
     """
     path = os.path.join(folder(state_dir), os.path.basename(operation_id))
     try:
         whole = _whole(path)
-    except (OSError, ValueError, KeyError) as error:
+    except FileNotFoundError as error:
         raise Refusal("SNAPSHOT_EXPIRED", "The diff of this operation is no longer kept.") from error
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise Refusal(
+            "SNAPSHOT_EXPIRED",
+            "The diff of this operation cannot be read: its journal is damaged or may not be opened.",
+            next_step="Look at the journal in the state directory.",
+        ) from error
     text, following = pages.cut(whole, cursor, limits.DIFF_PAGE_BYTES)
     return DiffPage(text, following, len(whole))
 
@@ -159,7 +165,10 @@ def diff(state_dir: str, operation_id: str, cursor: int) -> DiffPage:
 def _whole(path: str) -> bytes:
     with contextlib.suppress(FileNotFoundError):
         return _read(os.path.join(path, "diff.txt"))
-    return str(json.loads(_read(os.path.join(path, "manifest.json")))["diff"]).encode("utf-8", "surrogatepass")
+    told = json.loads(_read(os.path.join(path, "manifest.json")))["diff"]
+    if not isinstance(told, str):
+        raise TypeError("the diff is no text")
+    return told.encode("utf-8", "surrogatepass")
 
 
 def _read(path: str) -> bytes:
