@@ -393,6 +393,51 @@ async def test_a_glob_that_names_a_directory_is_about_what_is_below_it(
     assert {match.path for match in found.matches} == {path for path in paths if not path.endswith(".gitignore")}
 
 
+@pytest.mark.parametrize("glob", ["zz/-b/f.x", "zz/-b/*.x", "zz/-b/", "f.x", "**/-b/**"])
+async def test_what_was_not_asked_for_counts_for_no_limit(
+    search: Search, workspace: Workspace, glob: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(workspace, {"zz/-b/f.x": "needle", **{f"aa/{number}.x": "needle\n" * 300 for number in range(30)}})
+    monkeypatch.setattr(limits, "FIND_PATHS", 5)
+    monkeypatch.setattr(limits, "SEARCH_MATCHES", 50)
+    monkeypatch.setattr(limits, "SEARCH_OUTPUT_BYTES", 20_000)
+    found = await find(search, workspace, glob=glob)
+    assert (found.paths, found.truncated) == (("zz/-b/f.x",), False)
+    result = await grep(search, workspace, glob=glob, limit=10)
+    assert [match.path for match in result.matches] == ["zz/-b/f.x"]
+    assert (result.files_searched, result.truncated) == (1, False)
+
+
+@pytest.mark.parametrize("below", ["a-b.c/\u00e9]", f"{'x' * 30}/in", "a", "ab/c", "build/kept"])
+async def test_what_lies_beside_a_glob_s_directory_is_not_opened_and_the_rules_above_it_hold(
+    search: Search, workspace: Workspace, tmp_path: Path, below: str
+) -> None:
+    beside = ["a-b.d", "a-b.cc", "a-b.", f"{'x' * 24}", "ab/d", "abc", "a-b.c/\u00e9", "build/keep"]
+    put(workspace, {f"{name}/{rest}": "needle" for name in (*beside, below) for rest in ("f.log", "g", "h/i")})
+    put(workspace, {"ab/.gitignore": "g\n/c/h/\n!c/f.log\n"})
+    everything = await find(search, workspace)
+    inside = tuple(path for path in everything.paths if path.startswith(f"{below}/"))
+    assert bool(inside) is not below.startswith("build")
+    for glob in (f"{below}/**", f"/{below}/"):
+        assert (await find(search, workspace, glob=glob)).paths == inside
+        assert (await grep(search, workspace, glob=glob)).files_searched == len(inside)
+
+
+async def test_a_directory_that_cannot_be_read_makes_no_answer_about_another_one_less_than_whole(
+    roots: Roots, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(workspace, {"shut/x": "needle"})
+    os.chmod(os.path.join(workspace.root, "shut"), 0)
+    monkeypatch.setattr(os, "geteuid", lambda: 1)  # as who may not read it outside of the sandbox either
+    search = Search(roots)
+    whole = await find(search, workspace)
+    found, result = await find(search, workspace, glob="a/**"), await grep(search, workspace, glob="a/*.py")
+    os.chmod(os.path.join(workspace.root, "shut"), 0o700)
+    assert (whole.truncated, whole.reason) == (True, "unreadable")
+    assert (len(found.paths), found.truncated) == (3, False)
+    assert ([match.path for match in result.matches], result.truncated) == (["a/one.py"], False)
+
+
 async def test_a_name_that_no_caller_could_say_is_shown_escaped(search: Search, workspace: Workspace) -> None:
     for name in (b"new\nline", b"bad\xff", b"esc\x1b[2J"):
         descriptor = os.open(os.path.join(os.fsencode(workspace.root), name), os.O_WRONLY | os.O_CREAT)

@@ -8,6 +8,7 @@ product of the two lengths.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Final
 
 from codespace import limits
@@ -41,6 +42,12 @@ def check(pattern: str) -> None:
                 next_step="Close it as in `[a-z]`, or write `\\[` for the letter.",
                 details={"argument": "glob"},
             )
+
+
+def directory(pattern: str) -> str:
+    """Return the directory that holds all that a pattern can match, as far as it is spelt out; `` for the root."""
+    above = pattern.removeprefix("/").split("/")[:-1]
+    return "/".join(takewhile(lambda name: not any(special in name for special in "*?[{\\"), above))
 
 
 class Glob:

@@ -42,14 +42,13 @@ class Matches:
         self._context = context_lines
         self._rest = b""
         self._dropping = False
-        self._taken_bytes = 0
+        self._taken_bytes = self._kept_bytes = 0  # of all files so far, and without those that may not be seen
         self._lines: list[tuple[int, bytes, int | None, int]] = []  # number, bytes, column of a match, where they begin
         self._path: dict[str, str] = {}
         self._files = 0
 
     def take(self, block: bytes) -> bool:
-        """Take output; return False once there is enough for any answer."""
-        self._taken_bytes += len(block)
+        """Take output; return False once there is enough for any answer, of files that may be seen."""
         *lines, rest = (self._rest + block).split(b"\n")
         for line in lines:
             if self._dropping:
@@ -58,6 +57,7 @@ class Matches:
                 self._line(line)
         if len(rest) > _LINE_BYTES:
             self.too_long += not self._dropping
+            self._taken_bytes += len(rest)
             self._dropping, rest = True, b""
         self._rest = b"" if self._dropping else rest
         return len(self.found) < limits.SEARCH_MATCHES and self._taken_bytes < limits.SEARCH_OUTPUT_BYTES
@@ -74,6 +74,7 @@ class Matches:
     def _line(self, line: bytes) -> None:
         if not line:
             return
+        self._taken_bytes += len(line)
         message: dict[str, Any] = json.loads(line)
         kind, content = message["type"], message["data"]
         if kind in ("match", "context"):
@@ -98,7 +99,9 @@ class Matches:
         lines, self._lines = self._lines, []
         path = self._named(os.fsdecode(_bytes(content["path"])), [(start, raw) for _, raw, _, start in lines])
         if path is None:
+            self._taken_bytes = self._kept_bytes
             return
+        self._kept_bytes = self._taken_bytes
         binary = content.get("binary_offset")
         if binary is not None:
             if any(column is not None and start + len(raw) > binary for _, raw, column, start in lines):

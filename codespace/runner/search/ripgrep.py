@@ -42,6 +42,9 @@ _NO_MEMORY: Final = (-signal.SIGABRT, 128 + signal.SIGABRT)
 _MEMORY: Final = ("--regex-size-limit=32M", "--dfa-size-limit=64M")
 _LETTERS: Final = re.compile(r"\[(?:[a-zA-Z0-9._~+=-](?!-)|0-9|a-z|A-Z)+\]")
 # Between brackets, what nobody reads in another way: no class that is negated, no range that could run backwards.
+_SPELT: Final = re.compile(r"[A-Za-z0-9._-]{0,24}")
+# What is told to ripgrep of a directory's name: letters that nobody reads in another way, and few.
+_SPELT_NAMES: Final = 16  # of one path
 _TREE: Final = ("--hidden", "--no-require-git", "--no-ignore-global", "--iglob=!.git", f"--glob=!{STAGED_PREFIX}*")
 
 
@@ -84,9 +87,18 @@ class Ripgrep:
     Args:
         stop: Ends it early.
         deadline: On time.monotonic(); what was found until then is the answer.
+        below: The one directory that is looked through, with the same answer as by a look at all; `` for all.
     """
 
-    def __init__(self, root: Root, workspace: Workspace, confinement: Confinement, stop: Stop, deadline: float) -> None:
+    def __init__(
+        self,
+        root: Root,
+        workspace: Workspace,
+        confinement: Confinement,
+        stop: Stop,
+        deadline: float,
+        below: str = "",
+    ) -> None:
         self.cut: str | None = None
         """Why it ended early: `time`, `size`."""
         self.unreadable = False
@@ -100,14 +112,15 @@ class Ripgrep:
         self._confinement = confinement
         self._stop = stop
         self._deadline = deadline
+        self._below = below
 
     def names(self, wanted: Callable[[str], bool] | None, *, include_ignored: bool) -> list[str]:
         """Return the paths of visible files that are wanted, sorted."""
         if self._confinement.kind == "bubblewrap":
-            names = Names()
+            names = Names(lambda found: self._chosen(found, wanted))
             arguments = ["--files", "--null", *(("--no-ignore",) if include_ignored else ())]
             if self._in_sandbox(arguments, names.take, self._deadline):
-                return self._reached(self._chosen(names.found, wanted))
+                return self._reached(names.found)
         walked = (entry.path for entry in self._walk(self._deadline, include_ignored=include_ignored))
         return sorted(path for path in (filter(wanted, walked) if wanted else walked) if path not in self._mounts)
 
@@ -223,6 +236,7 @@ class Ripgrep:
     def _in_sandbox(self, arguments: Sequence[str], take: Callable[[bytes], bool], deadline: float) -> bool:
         """Run ripgrep on the root; return False where the answer must come without the sandbox this time."""
         tree = [*_TREE, *(f"--glob=!{glob}" for glob in self._workspace.hidden_paths if _is_plain(glob))]
+        tree += _beside(self._below)
         if not self._workspace.allow_submounts:
             tree.append("--one-file-system")
         argv = self._confinement.argv(
@@ -309,6 +323,8 @@ class Ripgrep:
 
         def skip(entry: Entry) -> bool:
             require_time()  # here too: one directory can have any number of names, and each as many rules
+            if entry.path != "." and not _leads(entry.path, self._below):
+                return True
             return not self.is_visible(entry.path) or (not include_ignored and ignores.skips(entry))
 
         self.unreadable = False
@@ -370,6 +386,31 @@ class Ripgrep:
             os.close(descriptor)
         self.unreadable = self.unreadable or not there
         return there
+
+
+def _leads(path: str, below: str) -> bool:
+    """Return whether a path leads to a directory, or lies in it."""
+    path, below = f"{path}/", f"{below}/" if below else ""
+    return path.startswith(below) or below.startswith(path)
+
+
+def _beside(below: str) -> Iterator[str]:
+    """Yield arguments that keep ripgrep from what lies beside a directory, and beside each above it.
+
+    Started in that directory it would take what a rule above it ignores.
+    """
+    above = "/"
+    for name in below.split("/")[:_SPELT_NAMES] if below else ():
+        spelt = _SPELT.match(name)
+        told = spelt[0] if spelt else ""
+        others = [f"{told[:number]}{end}" for number, letter in enumerate(told) for end in ("", f"[!{letter}]*")][1:]
+        if told == name:
+            others.append(f"{name}?*")
+        if others:
+            yield f"--glob=!{above}{{{','.join(others)}}}"
+        if told != name:
+            return
+        above += f"{name}/"
 
 
 def shown(path: str) -> str:

@@ -19,7 +19,7 @@ from codespace.errors import Refusal
 from codespace.runner.roots import Roots
 from codespace.runner.search import fuzzy
 from codespace.runner.search.confinement import Confinement, Prober
-from codespace.runner.search.globs import Glob, check
+from codespace.runner.search.globs import Glob, check, directory
 from codespace.runner.search.ripgrep import Question, Ripgrep, shown
 from codespace.runner.search.stopping import Stop, run_stoppable
 from codespace.runner.threads import is_shortage
@@ -80,8 +80,8 @@ class Search:
             _check_text("query", query)
 
         def work(stop: Stop) -> FindResult:
-            call = self._call(workspace, stop)
-            wanted = _filter(_aimed(glob, self._roots.of(workspace)))
+            aimed = _aimed(glob, self._roots.of(workspace))
+            call, wanted = self._call(workspace, stop, aimed), _filter(aimed)
             names = call.names(wanted, include_ignored=include_ignored)
             kept, total = fuzzy.best(query, names, limit) if query is not None else (names[:limit], len(names))
             paths = tuple(shown(path) for path in kept)
@@ -123,8 +123,8 @@ class Search:
         _check_glob(glob)
 
         def work(stop: Stop) -> SearchResult:
-            call = self._call(workspace, stop)
             aimed = _aimed(glob, self._roots.of(workspace))
+            call = self._call(workspace, stop, aimed)
             prefilter = _prefilter(aimed)
             matches = call.matches(
                 Question(
@@ -150,10 +150,11 @@ class Search:
 
         return await self._bounded(work, self._turns.of(workspace))
 
-    def _call(self, workspace: Workspace, stop: Stop) -> Ripgrep:
+    def _call(self, workspace: Workspace, stop: Stop, aimed: str | None) -> Ripgrep:
         root = self._roots.of(workspace)
         confinement = self._prober.confinement()
-        return Ripgrep(root, workspace, confinement, stop, time.monotonic() + limits.SEARCH_SECONDS)
+        below = "" if aimed is None or aimed.startswith("!") else directory(_bare(aimed))
+        return Ripgrep(root, workspace, confinement, stop, time.monotonic() + limits.SEARCH_SECONDS, below)
 
     async def _bounded(self, work: Callable[[Stop], T], turn: trio.CapacityLimiter) -> T:
         try:
