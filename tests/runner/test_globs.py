@@ -55,6 +55,23 @@ def test_a_hostile_glob_takes_no_longer_than_its_length_allows(pattern: str, pat
     assert any(seconds() < 2 for _ in range(5))
 
 
+@pytest.mark.parametrize(
+    ("pattern", "matching", "others"),
+    [
+        ("\\{x,y\\}", ["{x,y}"], ["x", "y", "\\{x"]),
+        ("[{]x,y[}]", ["{x,y}"], ["x", "y"]),
+        ("{[,]a,b\\}}", [",a", "b}"], ["a", "b"]),
+        ("{a,\\{b,c}", ["a", "{b", "c"], ["b"]),
+    ],
+)
+def test_braces_and_commas_that_are_escaped_or_in_a_class_are_letters(
+    pattern: str, matching: list[str], others: list[str]
+) -> None:
+    glob = Glob(pattern)
+    assert all(map(glob.matches, matching))
+    assert not any(map(glob.matches, others))
+
+
 @pytest.mark.parametrize("pattern", ["{a,b}" * 7, "x" * 10_001, "{" * 2_000 + "}" * 2_000])
 def test_a_glob_that_grows_too_large_is_refused(pattern: str) -> None:
     with pytest.raises(Refusal) as refused:

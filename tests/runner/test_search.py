@@ -438,6 +438,53 @@ async def test_a_directory_that_cannot_be_read_makes_no_answer_about_another_one
     assert ([match.path for match in result.matches], result.truncated) == (["a/one.py"], False)
 
 
+@pytest.mark.parametrize("glob", [".", "./", "/", ".//"])
+async def test_a_glob_of_the_root_is_about_all_of_it(search: Search, workspace: Workspace, glob: str) -> None:
+    assert (await find(search, workspace, glob=glob)).paths == (await find(search, workspace)).paths
+    assert len((await grep(search, workspace, glob=glob)).matches) == len(VISIBLE)
+
+
+@pytest.mark.parametrize(
+    ("glob", "paths"),
+    [
+        ("app/[id]/{x,y}.txt", ["app/[id]/{x,y}.txt"]),
+        ("./app//[id]/./{x,y}.txt", ["app/[id]/{x,y}.txt"]),
+        ("app/[id]/*.txt", ["app/[id]/{x,y}.txt"]),
+        ("app/[id]", ["app/[id]/[", "app/[id]/b\\d", "app/[id]/{x,y}.txt"]),
+        ("app/[id]/[", ["app/[id]/["]),
+        ("app/[id]/b\\d", ["app/[id]/b\\d"]),
+        ("app/\\[id\\]/\\{x,y\\}.txt", ["app/[id]/{x,y}.txt"]),
+        ("app/*/[{]x[,]y}.txt", ["app/[id]/{x,y}.txt"]),
+        ("app/[ij]", ["app/i"]),
+        ("!app/[id]/", ["app/i"]),
+        ("app//./i", ["app/i"]),
+        ("app/i/..", None),
+    ],
+)
+async def test_a_path_that_is_there_is_taken_by_its_letters(
+    search: Search, tmp_path: Path, glob: str, paths: list[str] | None
+) -> None:
+    workspace = Workspace(id="w", root=str(tmp_path))
+    put(workspace, dict.fromkeys(("app/[id]/{x,y}.txt", "app/[id]/b\\d", "app/[id]/[", "app/i"), "needle"))
+    if paths is None:
+        assert (await refused(search, workspace, "needle", glob=glob)).code == "PATH_ESCAPE"
+        return
+    assert list((await find(search, workspace, glob=glob)).paths) == paths
+    assert [match.path for match in (await grep(search, workspace, glob=glob)).matches] == paths
+
+
+@pytest.mark.parametrize(("below", "step"), [("/a/*.py", "a/*.py"), ("/", "Leave"), ("", "Leave")])
+async def test_a_glob_with_the_root_s_own_path_is_refused_and_told_how_to_be_written(
+    search: Search, workspace: Workspace, below: str, step: str
+) -> None:
+    for sign in ("", "!"):
+        told = await refused(search, workspace, "needle", glob=f"{sign}{workspace.root}{below}")
+        assert (told.code, (told.details or {})["argument"]) == ("INVALID_ARGUMENT", "glob")
+        assert step in (told.next_step or "")
+    put(workspace, {f"{workspace.root[1:]}/a/two.py": "needle"})  # then it is the path of something below, too
+    assert len((await find(search, workspace, glob=f"{workspace.root}/a/*.py")).paths) == 1
+
+
 async def test_a_name_that_no_caller_could_say_is_shown_escaped(search: Search, workspace: Workspace) -> None:
     for name in (b"new\nline", b"bad\xff", b"esc\x1b[2J"):
         descriptor = os.open(os.path.join(os.fsencode(workspace.root), name), os.O_WRONLY | os.O_CREAT)

@@ -234,18 +234,25 @@ def _alternatives(pattern: str) -> list[str]:
 
 
 def _first_brace(body: str) -> tuple[str, list[str], str] | None:
-    start = body.find("{")
-    if start < 0:
-        return None
-    depth = 0
+    """Return what is before the first pair of braces, the choices in it, and what is behind it."""
+    start, depth, begin, position = -1, 0, 0, 0
     choices: list[str] = []
-    begin = start + 1
-    for position in range(start, len(body)):
+    while position < len(body):
         character = body[position]
-        depth += (character == "{") - (character == "}")
-        if depth == 0 or (depth == 1 and character == ","):
-            choices.append(body[begin:position])
-            begin = position + 1
-        if depth == 0:
-            return body[:start], choices, body[position + 1 :]
+        if character == "\\":
+            position += 1  # what is behind it is a letter
+        elif character == "[" and (end := _class_end(body, position + 1)) > 0 and "/" not in body[position:end]:
+            position = end
+        elif character == "{":
+            if start < 0:
+                start, begin = position, position + 1
+            depth += 1
+        elif start >= 0 and character in ",}":
+            depth -= character == "}"
+            if depth == 0 or (depth == 1 and character == ","):
+                choices.append(body[begin:position])
+                begin = position + 1
+            if depth == 0:
+                return body[:start], choices, body[position + 1 :]
+        position += 1
     return None

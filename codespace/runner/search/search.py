@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import re
 import stat
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import astuple
+from itertools import takewhile
 from typing import Final, TypeVar
 
 import trio
@@ -15,6 +18,7 @@ import trio
 from codespace import limits
 from codespace.beneath import Root
 from codespace.contract import FindResult, Match, SearchResult, Workspace
+from codespace.display import display
 from codespace.errors import Refusal
 from codespace.runner.roots import Roots
 from codespace.runner.search import fuzzy
@@ -65,7 +69,8 @@ class Search:
 
         Args:
             glob: Which paths, as .gitignore reads one: `*.py` at any depth, `src/**/*.py` from the root.
-                With `!` before it, all others. One that names a directory is about what is below it.
+                With `!` before it, all others. One that names a directory is about what is below it. A path that
+                is there is taken by its letters, `[` and `{` too.
             query: Letters that appear in the path in that order; the answer is then sorted by fit, else by name.
             include_ignored: Also what .gitignore leaves out; never `.git`.
             limit: Most paths.
@@ -75,7 +80,8 @@ class Search:
         Cancel: nothing is left running.
         """
         _check_limit(limit)
-        _check_glob(glob)
+        if glob is not None:
+            _check_text("glob", glob)
         if query is not None:
             _check_text("query", query)
 
@@ -120,7 +126,8 @@ class Search:
         _check_text("pattern", pattern)
         if not 0 <= context_lines <= limits.SEARCH_CONTEXT_LINES:
             raise _wrong("context_lines", f"context_lines is not within 0 and {limits.SEARCH_CONTEXT_LINES}.")
-        _check_glob(glob)
+        if glob is not None:
+            _check_text("glob", glob)
 
         def work(stop: Stop) -> SearchResult:
             aimed = _aimed(glob, self._roots.of(workspace))
@@ -153,7 +160,7 @@ class Search:
     def _call(self, workspace: Workspace, stop: Stop, aimed: str | None) -> Ripgrep:
         root = self._roots.of(workspace)
         confinement = self._prober.confinement()
-        below = "" if aimed is None or aimed.startswith("!") else directory(_bare(aimed))
+        below = "" if aimed is None or aimed.startswith("!") else directory(aimed)
         return Ripgrep(root, workspace, confinement, stop, time.monotonic() + limits.SEARCH_SECONDS, below)
 
     async def _bounded(self, work: Callable[[Stop], T], turn: trio.CapacityLimiter) -> T:
@@ -236,38 +243,65 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _check_glob(glob: str | None) -> None:
-    if glob is not None:
-        _check_text("glob", glob)
-        check(_bare(glob))
-
-
-def _bare(glob: str) -> str:
-    bare = glob.removeprefix("!")
-    return bare[1:] if bare.startswith("./") else bare  # as callers write it who mean the root
-
-
 def _aimed(glob: str | None, root: Root) -> str | None:
-    """Return a glob that names a directory as one of what is below it: there are only files to be found."""
-    if glob is None:
+    """Return a glob as it is meant, from the root on where it has a slash, without `.` and doubled slashes.
+
+    What is there by its very letters, as a listing gives them, is meant by them. A directory means what is below it:
+    there are only files to be found.
+
+    Raises: Refusal PATH_ESCAPE, INVALID_ARGUMENT for a slip that would match nothing.
+    """
+    body = (glob or "").removeprefix("!")
+    if not glob or not body:
         return None
-    body = _bare(glob).rstrip("/")
-    told = body.removeprefix("/")
-    is_directory = glob.endswith("/")
-    if told and not any(special in told for special in "*?[{\\"):
-        with contextlib.suppress(Refusal):
-            looked = root.look(told)
-            if looked is not None and stat.S_ISDIR(looked.st_mode):
-                is_directory, body = True, f"/{told}"
-    if not told or not is_directory:
-        return glob
-    return f"{'!' * glob.startswith('!')}{'' if '/' in body else '**/'}{body}/**"
+    _refuse_absolute(body, root)
+    parts = body.split("/")
+    names = [name for name in parts if name not in ("", ".")]
+    sign, anchor = "!" * glob.startswith("!"), "/" * (len(parts) > 1 and parts[0] in ("", "."))
+    if not names:
+        return f"{sign}**"
+    is_directory = len(parts) > 1 and parts[-1] in ("", ".")
+    spelt = list(takewhile(lambda name: "*" not in name and "?" not in name, names))
+    looked = _looked(root, spelt)
+    if looked is not None:
+        names[: len(spelt)] = [re.sub(r"[\[\]{}\\]", r"\\\g<0>", name) for name in spelt]
+        if len(spelt) == len(names) and stat.S_ISDIR(looked.st_mode):
+            is_directory, anchor = True, "/"
+    body = f"{anchor}{'/'.join(names)}"
+    check(body)
+    if is_directory:
+        body = f"{'' if '/' in body else '**/'}{body}/**"
+    return f"{sign}{body}"
+
+
+def _refuse_absolute(body: str, root: Root) -> None:
+    own = root.path.rstrip("/")
+    if own and f"{body}/".startswith(f"{own}/") and _looked(root, own[1:].split("/")) is None:
+        inside = body.removeprefix(own).strip("/")
+        raise Refusal(
+            "INVALID_ARGUMENT",
+            "The glob begins with the path of the workspace root, and paths are compared from there on. "
+            "Nothing was searched.",
+            next_step=f"Write {display(inside, limit=limits.SHOWN_NAME_CHARACTERS)} alone."
+            if inside
+            else "Leave it out.",
+            details={"argument": "glob"},
+        )
+
+
+def _looked(root: Root, names: Sequence[str]) -> os.stat_result | None:
+    """Return the status of what is there, on no link and hidden by no rule; None for nothing."""
+    if not names or ".." in names:
+        return None
+    with contextlib.suppress(Refusal):
+        return root.look("/".join(names))
+    return None
 
 
 def _filter(glob: str | None) -> Callable[[str], bool] | None:
     if glob is None:
         return None
-    matches = Glob(_bare(glob)).matches
+    matches = Glob(glob.removeprefix("!")).matches
     return (lambda path: not matches(path)) if glob.startswith("!") else matches
 
 
