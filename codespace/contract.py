@@ -123,6 +123,8 @@ class FindResult:
     total_seen: int
     reason: str | None = None
     """Why it was cut: `limit`, `time`, `size`, or `unreadable` where something may not be read."""
+    notes: tuple[str, ...] = ()
+    """What was left out besides."""
 
 
 @dataclass(frozen=True, slots=True)

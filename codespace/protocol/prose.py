@@ -161,7 +161,7 @@ def _cut(result: Result) -> str:
     if not result["truncated"]:
         return ""
     reason = result.get("reason")
-    if reason == "binary":  # a note says what helps
+    if reason in ("binary", "unreadable"):  # a note says what helps
         return f" (cut: {reason})"
     return f" (cut: {reason}; narrow it)" if reason else " (cut; narrow it)"
 
@@ -177,7 +177,7 @@ def _count(number: int, thing: str, plural: str = "s") -> str:
 def _find(result: Result) -> str:
     paths, seen = result["paths"], result["total_seen"]
     head = _count(seen, "path") if len(paths) == seen else f"{len(paths)} of {_count(seen, 'path')}"
-    notes = [] if seen or result["truncated"] else [_NO_PATH]
+    notes = [*_notes(result), *([] if seen or result["truncated"] else [_NO_PATH])]
     if any(map(_ESCAPE.search, paths)):
         notes.append(_NOT_SAYABLE)
     return "\n".join([f"{head}{_cut(result)}", *notes, *map(_name, paths)])

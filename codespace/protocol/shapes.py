@@ -110,7 +110,9 @@ INFO: Final = answer(
 )
 READ: Final = answer("path content version size_bytes truncated", **_READ)
 READ_MANY: Final = answer("entries", entries=each(fields("path", **_READ, error=_ERROR)))
-FIND: Final = answer("paths truncated total_seen", paths=TEXTS, truncated=FLAG, total_seen=COUNT, reason=TEXT)
+FIND: Final = answer(
+    "paths truncated total_seen", paths=TEXTS, truncated=FLAG, total_seen=COUNT, reason=TEXT, notes=TEXTS
+)
 SEARCH: Final = answer(
     "matches truncated files_searched",
     matches=each(_MATCH),

@@ -78,6 +78,11 @@ ENDED = LOST | {"termination": "timeout", "signal": "SIGKILL", "ended_at": 2.0}
         ("list_processes", {"processes": [ENDED | {"command": ["ls", "-l"]}]}, '["ls", "-l"]'),
         ("search", {"matches": [], "truncated": False, "files_searched": 1}, "0 matches, 1 file searched"),
         ("find", {"paths": ["a\x1b"], "truncated": True, "total_seen": 9, "reason": "time"}, "cut: time"),
+        (
+            "find",
+            {"paths": ["a"], "truncated": True, "total_seen": 1, "reason": "unreadable", "notes": ["left out: b"]},
+            "1 path (cut: unreadable)\nnote: left out: b\na",  # nothing to be narrowed
+        ),
         ("find", {"paths": ["a\x1b"], "truncated": False, "total_seen": 1}, "a\\x1b"),
         ("operation_resume", {"approval_id": "appr-1", "state": "consumed", "exec_command": {"code": "X"}}, "X"),
         (

@@ -426,15 +426,22 @@ async def test_what_lies_beside_a_glob_s_directory_is_not_opened_and_the_rules_a
 async def test_a_directory_that_cannot_be_read_makes_no_answer_about_another_one_less_than_whole(
     roots: Roots, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(workspace, {"shut/x": "needle"})
-    os.chmod(os.path.join(workspace.root, "shut"), 0)
+    workspace = replace(
+        workspace, hidden_paths=("e\\xtra", "vault", ".env", "keys")
+    )  # ripgrep is not told of the first
+    put(workspace, {"shut/x": "needle", "extra/x": "needle"})
+    for name in ("shut", "extra"):
+        os.chmod(os.path.join(workspace.root, name), 0)
     monkeypatch.setattr(os, "geteuid", lambda: 1)  # as who may not read it outside of the sandbox either
     search = Search(roots)
-    whole = await find(search, workspace)
+    everything, matching = await find(search, workspace), await grep(search, workspace)
     found, result = await find(search, workspace, glob="a/**"), await grep(search, workspace, glob="a/*.py")
-    os.chmod(os.path.join(workspace.root, "shut"), 0o700)
-    assert (whole.truncated, whole.reason) == (True, "unreadable")
-    assert (len(found.paths), found.truncated) == (3, False)
+    for name in ("shut", "extra"):
+        os.chmod(os.path.join(workspace.root, name), 0o700)
+    for whole in (everything, matching):
+        assert (whole.truncated, whole.reason) == (True, "unreadable")
+        assert [note.partition(" (")[0] for note in whole.notes] == ["not readable, so left out: shut"]
+    assert (len(found.paths), found.truncated, found.notes) == (3, False, ())
     assert ([match.path for match in result.matches], result.truncated) == (["a/one.py"], False)
 
 

@@ -45,6 +45,8 @@ _LETTERS: Final = re.compile(r"\[(?:[a-zA-Z0-9._~+=-](?!-)|0-9|a-z|A-Z)+\]")
 _SPELT: Final = re.compile(r"[A-Za-z0-9._-]{0,24}")
 # What is told to ripgrep of a directory's name: letters that nobody reads in another way, and few.
 _SPELT_NAMES: Final = 16  # of one path
+_CLOSED: Final = re.compile(rb"^rg: \./(.+?): [^:\n]+ \(os error \d+\)$", re.MULTILINE)
+# How ripgrep tells of what it could not read. A name with a line end can say anything here: it is looked for.
 _TREE: Final = ("--hidden", "--no-require-git", "--no-ignore-global", "--iglob=!.git", f"--glob=!{STAGED_PREFIX}*")
 
 
@@ -103,6 +105,8 @@ class Ripgrep:
         """Why it ended early: `time`, `size`."""
         self.unreadable = False
         """Whether something was left out because it could not be read."""
+        self.closed: str | None = None
+        """The path of the first such thing, where that is known."""
         self.is_text_only = False
         """Whether files with a NUL byte were passed over, for the sake of all others."""
         self.too_large: list[str] = []
@@ -205,7 +209,7 @@ class Ripgrep:
         try:
             held = self._root.open_listing(directory)
         except OSError as error:
-            self.unreadable = self.unreadable or error.errno not in GONE
+            self._leave_out(directory, error)
             return
         try:
             for name in names:
@@ -213,9 +217,13 @@ class Ripgrep:
                     if stat.S_ISREG(os.stat(name, dir_fd=held, follow_symlinks=False).st_mode):
                         yield name
                 except OSError as error:
-                    self.unreadable = self.unreadable or error.errno not in GONE
+                    self._leave_out(f"{directory}/{name}".removeprefix("./"), error)
         finally:
             os.close(held)
+
+    def _leave_out(self, path: str, error: OSError) -> None:
+        if error.errno not in GONE:
+            self.unreadable, self.closed = True, self.closed or path
 
     @functools.cached_property
     def _mounts(self) -> frozenset[str]:
@@ -241,7 +249,7 @@ class Ripgrep:
             tree.append("--one-file-system")
         argv = self._confinement.argv(
             self._root.fd,
-            [*_COMMON, *tree, *arguments, "--", "./"],
+            [*_COMMON, "--messages", "--no-ignore-messages", *tree, *arguments, "--", "./"],
         )
         has_taken = False
 
@@ -258,8 +266,11 @@ class Ripgrep:
             return False  # it looks for ignore files by name alone; `beneath` opens regular files only
         if ending.returncode not in (0, 2) and ending.complaint.startswith(b"bwrap:"):
             return False
-        _check(ending)
+        if not ending.complaint.startswith(b"rg: ./"):  # what is said of files is no refusal
+            _check(ending)
         if ending.cut is None and ending.returncode == 2:
+            named = (os.fsdecode(path) for path in _CLOSED.findall(ending.complaint))
+            self.closed = next((path for path in named if self.is_visible(path) and self._root.reaches(path)), None)
             # Root without its capabilities may not read what belongs to others; on descriptors it may.
             self.unreadable = True
             return os.geteuid() != 0
@@ -309,7 +320,8 @@ class Ripgrep:
         try:
             descriptor = self._root.open_entry(entry)
         except Refusal as refused:
-            self.unreadable = self.unreadable or refused.code == "FILE_OPERATION_FAILED"
+            if refused.code == "FILE_OPERATION_FAILED":
+                self.unreadable, self.closed = True, self.closed or entry.path
             return None
         if not _is_large_binary(descriptor):
             return descriptor
@@ -327,14 +339,15 @@ class Ripgrep:
                 return True
             return not self.is_visible(entry.path) or (not include_ignored and ignores.skips(entry))
 
-        self.unreadable = False
+        self.unreadable, self.closed = False, None
         walk = self._root.walk(skip=skip)
         with contextlib.suppress(_Over):
             for entry in walk:
                 require_time()
                 if entry.kind == "file":
                     yield entry
-        self.unreadable = self.unreadable or walk.unreadable > 0
+        if walk.closed:
+            self.unreadable, self.closed = True, self.closed or walk.closed[0]
 
     def _run(
         self,

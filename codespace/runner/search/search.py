@@ -92,7 +92,7 @@ class Search:
             kept, total = fuzzy.best(query, names, limit) if query is not None else (names[:limit], len(names))
             paths = tuple(shown(path) for path in kept)
             reason = call.cut or ("limit" if total > limit else "unreadable" if call.unreadable else None)
-            return FindResult(paths, reason is not None, total, reason)
+            return FindResult(paths, reason is not None, total, reason, _notes(call))
 
         return await self._bounded(work, self._turns.of(workspace))
 
@@ -152,8 +152,7 @@ class Search:
             told = _fitting(found[:limit])
             if len(told) < min(len(found), limit) and reason != "time":
                 reason = "size"
-            notes = _notes(matches.behind, call.too_large, text_only=call.is_text_only)
-            return SearchResult(told, reason is not None, matches.files_searched, reason, notes)
+            return SearchResult(told, reason is not None, matches.files_searched, reason, _notes(call, matches.behind))
 
         return await self._bounded(work, self._turns.of(workspace))
 
@@ -192,20 +191,27 @@ def _fitting(found: Sequence[Match]) -> tuple[Match, ...]:
     return tuple(found)
 
 
-def _notes(behind: Sequence[str], too_large: Sequence[str], *, text_only: bool) -> tuple[str, ...]:
-    """Say what a search left out, and how to have it."""
+def _notes(call: Ripgrep, behind: Sequence[str] = ()) -> tuple[str, ...]:
+    """Say what was left out, and how to have it."""
     notes = []
     if behind:
         notes.append(
             f"matches behind a NUL byte are not shown, in {_some(behind)}. Next: read them, or `grep -a` in a command."
         )
-    if too_large:
+    if call.too_large:
         size = limits.SEARCH_BINARY_BYTES // 1_048_576
-        notes.append(f"binary files over {size} MiB are left out: {_some(too_large)}. Next: `grep -a` in a command.")
-    if text_only:
+        notes.append(
+            f"binary files over {size} MiB are left out: {_some(call.too_large)}. Next: `grep -a` in a command."
+        )
+    if call.is_text_only:
         notes.append(
             "files with a NUL byte were passed over, so that all others were searched; files_searched counts them too. "
             "Next: narrow it by `glob` to have them searched."
+        )
+    if call.closed is not None:
+        notes.append(
+            f"not readable, so left out: {shown(call.closed)} (the first such path). "
+            "Next: a `glob` that leads elsewhere gives a whole answer."
         )
     return tuple(notes)
 
