@@ -10,7 +10,7 @@ import base64
 import json
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from codespace import duration, limits
@@ -18,16 +18,10 @@ from codespace.display import display
 
 Result = Mapping[str, Any]
 
-_NO_PATH: Final = (
-    "Names of files are compared: `dir/` takes all below a directory of that name. Ignored files come with "
-    "include_ignored."
-)
+_NO_PATH: Final = "Names of files are compared: `dir/` takes all below `dir`. Ignored files come with include_ignored."
 _NO_FILE: Final = "Ignored files are left out: read them, or search by a command. A glob `dir/` takes all below `dir`."
 _ESCAPE: Final = re.compile(r"\\(?:[nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
-_NOT_SAYABLE: Final = (
-    "A name that is written with an escape here, such as \\n or \\udce9, may hold what no argument can: then only a "
-    "command reaches it, by a pattern of its shell."
-)
+_NOT_SAYABLE: Final = "A name with an escape, such as \\n, may hold what no argument can: a shell's pattern reaches it."
 
 
 def write(tool: str, result: Result) -> str:
@@ -161,9 +155,16 @@ def _cut(result: Result) -> str:
     if not result["truncated"]:
         return ""
     reason = result.get("reason")
-    if reason in ("binary", "unreadable"):  # a note says what helps
-        return f" (cut: {reason})"
-    return f" (cut: {reason}; narrow it)" if reason else " (cut; narrow it)"
+    advice = "" if reason in ("binary", "unreadable") else "; narrow it"  # where a note says what helps
+    return f" (cut: {reason}{advice})" if reason else " (cut; narrow it)"
+
+
+def _escaped(paths: Sequence[str]) -> list[str]:
+    """Say what an escape stands for in names as they are shown."""
+    odd = ((letter, shown) for path in paths if (shown := _name(path)) != path for letter in path if letter != "\\")
+    escape = next((told for letter, shown in odd if (told := display(letter)) != letter and told in shown), None)
+    notes = [] if escape is None else [f"{escape} in a name stands for that one character: send the character."]
+    return [*notes, _NOT_SAYABLE] if any(map(_ESCAPE.search, paths)) else notes
 
 
 def _notes(result: Result) -> list[str]:
@@ -178,15 +179,14 @@ def _find(result: Result) -> str:
     paths, seen = result["paths"], result["total_seen"]
     head = _count(seen, "path") if len(paths) == seen else f"{len(paths)} of {_count(seen, 'path')}"
     notes = [*_notes(result), *([] if seen or result["truncated"] else [_NO_PATH])]
-    if any(map(_ESCAPE.search, paths)):
-        notes.append(_NOT_SAYABLE)
-    return "\n".join([f"{head}{_cut(result)}", *notes, *map(_name, paths)])
+    return "\n".join([f"{head}{_cut(result)}", *notes, *_escaped(paths), *map(_name, paths)])
 
 
 def _search(result: Result) -> str:
     searched = _count(result["files_searched"], "file")
     lines = [f"{_count(len(result['matches']), 'match', 'es')}, {searched} searched{_cut(result)}"]
     lines += [*_notes(result), *([] if result["files_searched"] or result["truncated"] else [_NO_FILE])]
+    lines += _escaped([match["path"] for match in result["matches"]])
     for match in result["matches"]:
         path, number = _name(match["path"]), match["line"]
         before, after = match.get("before", ()), match.get("after", ())

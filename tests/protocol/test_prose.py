@@ -101,7 +101,7 @@ async def test_a_search_tells_what_it_left_out() -> None:
 
 def test_a_name_that_acts_is_still_told_with_escapes() -> None:
     found = {"paths": ["a\\b\x1b[2J\u202e\nc"], "truncated": False, "total_seen": 1}
-    assert prose.write("find", found).split("\n")[1:] == ["a\\b\\x1b[2J\\u202e\\nc"]
+    assert prose.write("find", found).split("\n")[2:] == ["a\\b\\x1b[2J\\u202e\\nc"]
 
 
 async def test_a_name_that_no_argument_can_hold_is_told_to_be_one() -> None:
@@ -112,6 +112,20 @@ async def test_a_name_that_no_argument_can_hold_is_told_to_be_one() -> None:
             path.touch()
             assert "no argument can" in await said(bench, "find")
             path.unlink()
+
+
+async def test_a_name_that_is_told_with_an_escape_and_can_be_sent_is_told_to_be_sent_with_the_character() -> None:
+    for name, escape in {
+        "at 1.00\u202fPM.txt": "\\u202f",
+        "\u2764\ufe0f": "\\ufe0f",
+        "e\u0301\u00a0\\u202f": "\\xa0",  # an accent is shown as it is, and so is a backslash of the name's own
+    }.items():
+        async with open_bench(files={name: "found", "plain": "found"}) as bench:
+            told = f"{escape} in a name stands for that one character: send the character."
+            for text in (await said(bench, "find"), await said(bench, "search", pattern="found")):
+                assert text.split("\n")[1] == told
+            assert "found" in await said(bench, "read", path=name)
+            assert "stands for" not in await said(bench, "find", glob="plain")
 
 
 async def test_a_find_without_a_path_says_what_a_glob_is_compared_with() -> None:
