@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from codespace.errors import Refusal
-from codespace.v4a.lines import folded, trimmed
+from codespace.v4a.lines import Text, folded, trimmed
 from codespace.v4a.nearest import Neighbourhood, Place
 from codespace.v4a.parse import Chunk
 
@@ -27,7 +27,7 @@ class Unplaced:
 
     Attributes:
         number: Of the chunk in its update, from 1.
-        lines: The whole file.
+        text: The whole file.
         cursor: The first line, from 0, where the chunk could have begun.
         anchor_missing: Whether it was the line behind `@@` that was not found.
     """
@@ -35,7 +35,7 @@ class Unplaced:
     path: str
     number: int
     chunk: Chunk
-    lines: Sequence[str]
+    text: Text
     cursor: int
     anchor_missing: bool
 
@@ -46,11 +46,11 @@ def explain(unplaced: Unplaced) -> Refusal:
     The effort is bounded too: about 40 ms for any file.
     """
     chunk = unplaced.chunk
-    around = Neighbourhood(unplaced.lines, unplaced.cursor)
+    around = Neighbourhood(unplaced.text.lines, unplaced.cursor)
     wanted = _wanted(unplaced)
-    found = _found(wanted, unplaced.lines, around)
+    found = _found(wanted, unplaced.text.lines, around)
     near = Place(found, found + len(wanted), 1.0) if found is not None else around.nearest(wanted)
-    applied = _applied(chunk, unplaced.lines, around)
+    applied = _applied(chunk, unplaced.text.lines, around)
     difference = _first_difference(unplaced, wanted, near, around)
     details: dict[str, Any] = {
         "path": unplaced.path,
@@ -58,14 +58,14 @@ def explain(unplaced: Unplaced) -> Refusal:
         "chunk_line": chunk.line,
         "expected": _quoted_block(wanted),
         "first_difference": difference,
-        "nearest": None if near is None else _nearest(unplaced.lines, near),
+        "nearest": None if near is None else _nearest(unplaced.text, near),
         "already_applied": applied is not None,
     }
     if applied is not None:
-        details["applied_at_line"] = applied + 1
+        details["applied_at_line"] = unplaced.text.number(applied)
     reason, next_step = _reason(unplaced, found, difference)
     if applied is not None:
-        reason += f" The change seems to be in the file already, at line {applied + 1}."
+        reason += f" The change seems to be in the file already, at line {unplaced.text.number(applied)}."
         next_step = "If the file is as you want it, leave this chunk out; else read the file again."
     where = f"Chunk {unplaced.number} (patch line {chunk.line}) has no place in {unplaced.path}"
     return Refusal("INVALID_PATCH", f"{where}: {reason} Nothing was written.", next_step=next_step, details=details)
@@ -87,16 +87,17 @@ def _found(wanted: Sequence[str], lines: Sequence[str], around: Neighbourhood) -
 
 def _reason(unplaced: Unplaced, found: int | None, difference: dict[str, Any] | None) -> tuple[str, str | None]:
     """Return what is wrong in a sentence, and the next step where the usual one is not the best."""
-    chunk = unplaced.chunk
+    chunk, number = unplaced.chunk, unplaced.text.number
     if found is not None and found < unplaced.cursor:
         what = "the line behind its '@@' is" if unplaced.anchor_missing else "its lines are"
-        before = f"{what} at line {found + 1}, but what comes before it in the patch ends at line {unplaced.cursor}."
+        last = number(unplaced.cursor - 1)
+        before = f"{what} at line {number(found)}, but what comes before it in the patch ends at line {last}."
         return (
             before,
             "Put the chunks in file order; a chunk cannot use lines again that an earlier one or its '@@' used.",
         )
     if found is not None and chunk.end_of_file:
-        ends = f"its lines are at line {found + 1}, but '*** End of File' says that they are the file's last."
+        ends = f"its lines are at line {number(found)}, but '*** End of File' says that they are the file's last."
         return ends, "Leave '*** End of File' out, or give the last lines of the file."
     if unplaced.anchor_missing:
         return _anchor_reason(unplaced, difference)
@@ -111,8 +112,8 @@ def _reason(unplaced: Unplaced, found: int | None, difference: dict[str, Any] | 
 
 
 def _anchor_reason(unplaced: Unplaced, difference: dict[str, Any] | None) -> tuple[str, str]:
-    anchor = unplaced.chunk.anchor or ""
-    reason = f"'{_cut(anchor)}' behind '@@' is no whole line of the file from line {unplaced.cursor + 1} on."
+    anchor, first = unplaced.chunk.anchor or "", unplaced.text.number(unplaced.cursor)
+    reason = f"'{_cut(anchor)}' behind '@@' is no whole line of the file from line {first} on."
     if difference is not None and difference["line"] is not None:
         reason += f" Most like it is line {difference['line']}, '{difference['actual']}'."
     if anchor.startswith("-") and anchor.endswith("@@"):
@@ -131,9 +132,9 @@ def _first_difference(
         return {"line": None, "patch_line": patch_lines[number], "expected": _cut(wanted[number]), "actual": None}
     for number, line in enumerate(wanted):
         at = near.start + number
-        actual = unplaced.lines[at] if at < len(unplaced.lines) else None
+        actual = unplaced.text.lines[at] if at < len(unplaced.text.lines) else None
         if actual is None or not _alike(line, actual):
-            return _difference(at + 1, patch_lines[number], line, actual)
+            return _difference(unplaced.text.number(at), patch_lines[number], line, actual)
     return None
 
 
@@ -201,12 +202,12 @@ def _surrounded(chunk: Chunk) -> bool:
     return all(any(len(trimmed(line)) >= _TELLING_CHARACTERS for _, line in side) for side in (before, behind))
 
 
-def _nearest(lines: Sequence[str], near: Place) -> dict[str, Any]:
-    end = min(near.end, len(lines))
+def _nearest(text: Text, near: Place) -> dict[str, Any]:
+    end = min(near.end, len(text.lines))
     return {
-        "start_line": near.start + 1,
-        "end_line": end,
-        "text": _quoted_block(lines[near.start : end]),
+        "start_line": text.number(near.start),
+        "end_line": text.number(end - 1),
+        "text": _quoted_block(text.lines[near.start : end]),
         "similarity": near.similarity,
     }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final
 
 WHITE_SPACE: Final = (
@@ -56,13 +57,14 @@ class Text:
         lone_cr: Whether some line ends at a CR alone, so that other programs count lines otherwise.
     """
 
-    __slots__ = ("_endings", "closed", "lines", "lone_cr", "preferred")
+    __slots__ = ("_endings", "_numbers", "closed", "lines", "lone_cr", "preferred")
 
     def __init__(self, text: str) -> None:
         carriage_returns = text.count("\r")
         pairs = text.count("\r\n") if carriage_returns else 0
         self.lone_cr = carriage_returns != pairs
         self._endings: list[str] | None = None
+        self._numbers: list[int] = []
         if not carriage_returns or (not self.lone_cr and pairs == text.count("\n")):
             self.preferred = "\r\n" if carriage_returns else "\n"
             self.lines = text.split(self.preferred)
@@ -85,6 +87,14 @@ class Text:
             return "".join([line + ending for line, ending in pairs])
         joined = self.preferred.join(self.lines[start:end])
         return joined if end == len(self.lines) and not self.closed else joined + self.preferred
+
+    def number(self, index: int) -> int:
+        """Return the number of a line for those who end a line at LF alone, as read and search do: from 1."""
+        if not self.lone_cr or self._endings is None:
+            return index + 1
+        if not self._numbers:
+            self._numbers = list(accumulate((ending != "\r" for ending in self._endings), initial=1))
+        return self._numbers[min(index, len(self._endings))]
 
     def written(self, added: list[str]) -> str:
         """Return new lines as they are written into this file."""

@@ -248,7 +248,7 @@ def place(path: str, chunks: Sequence[Chunk], text: Text, effort: Effort, notes:
             raise _unplaced(path, number, chunk, text, cursor, anchor_missing=False)
         at, lines = placed
         replacements += _runs(lines, at)
-        note = _note(chunk, lines, at, cursor, again)
+        note = _note(chunk, lines, at, cursor, again, text)
         if note is not None:
             notes.tell(path, number, note)
         cursor = at + len(pattern_of(lines))
@@ -261,7 +261,9 @@ def pattern_of(lines: Sequence[tuple[Kind, str]]) -> list[str]:
     return [line for kind, line in lines if kind != "+"]
 
 
-def _note(chunk: Chunk, lines: Sequence[tuple[Kind, str]], at: int, cursor: int, again: _Pass) -> str | None:
+def _note(
+    chunk: Chunk, lines: Sequence[tuple[Kind, str]], at: int, cursor: int, again: _Pass, text: Text
+) -> str | None:
     """Say how a chunk was placed, if not to the letter at the only place from the cursor on.
 
     Nothing of its anchor: that is not written, and may be repeated in the file as long as what follows it is not.
@@ -269,7 +271,7 @@ def _note(chunk: Chunk, lines: Sequence[tuple[Kind, str]], at: int, cursor: int,
     adds = any(kind == "+" for kind, _ in lines)
     pattern = pattern_of(lines)
     if not pattern:
-        where = f"behind line {cursor}" if cursor else "at the top"
+        where = f"behind line {text.number(cursor - 1)}" if cursor else "at the top"
         return f"its empty line is not there; its new lines stand {where}" if adds else None
     told: list[str] = []
     there = again.lines[at : at + len(pattern)]
@@ -282,9 +284,9 @@ def _note(chunk: Chunk, lines: Sequence[tuple[Kind, str]], at: int, cursor: int,
         first = at - follows  # an anchor right above belongs to it
         places = again.count(again.lines[first : at + len(pattern)], first)
         stand = "with its @@ line it stands" if follows else "its lines stand"
-        behind = f" behind line {cursor}" if cursor and not follows else ""
+        behind = f" behind line {text.number(cursor - 1)}" if cursor and not follows else ""
         if places is not None:
-            told.append(f"{stand} at {places}{behind}; the first, line {at + 1}, was taken")
+            told.append(f"{stand} at {places}{behind}; the first, line {text.number(at)}, was taken")
     return "; ".join(told) or None
 
 
@@ -349,4 +351,4 @@ def _runs(lines: Sequence[tuple[Kind, str]], at: int) -> list[Replacement]:
 def _unplaced(path: str, number: int, chunk: Chunk, text: Text, cursor: int, *, anchor_missing: bool) -> Refusal:
     from codespace.v4a.explain import Unplaced, explain  # only a refusal needs it
 
-    return explain(Unplaced(path, number, chunk, text.lines, cursor, anchor_missing))
+    return explain(Unplaced(path, number, chunk, text, cursor, anchor_missing))

@@ -190,3 +190,15 @@ def test_a_difference_far_out_in_a_giant_line_is_shown_and_not_searched_for_a_na
         difference = (refusal.details or {})["first_difference"]
         assert (difference["line"], difference["expected"][-1], difference["actual"][-1]) == (1, "A", "a")
         assert difference.get("note") == note
+
+
+def test_lines_are_counted_as_read_and_search_count_them_where_a_lone_cr_ends_some(bench: Any) -> None:
+    content = b"one\rtwo\r\nthree\nfour\rfive\nsix"
+    refusal = bench.refused(content, "@@", " five", "-sex", "+seven")
+    assert (refusal.details["first_difference"]["line"], "at line 4 of the file" in refusal.message) == (4, True)
+    assert (refusal.details["nearest"]["start_line"], refusal.details["nearest"]["end_line"]) == (3, 4)
+    early = bench.refused(content, "@@ five", "-two", "+seven")
+    assert "at line 1, but what comes before it in the patch ends at line 3" in early.message
+    assert "from line 3 on" in bench.refused(content, "@@", "-four", "+4", "@@ nine", "-ten").message
+    done = bench.refused(content, "@@", " four", "-fives", "+five", " six")
+    assert done.details["applied_at_line"] == 3

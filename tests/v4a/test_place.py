@@ -208,6 +208,8 @@ def notes(bench: Any, before: str, *lines: str) -> list[str]:
             "characters",
         ),
         ("a\nb\n", ["@@ a", "+c", ""], "its empty line is not there; its new lines stand behind line 1"),
+        ("z\ra\nb\n", ["@@ a", "+c", ""], "its empty line is not there; its new lines stand behind line 1"),
+        ("z\ry\na\na\n", ["-a", "+c"], "its lines stand at 2 places; the first, line 2, was taken"),
         ("a\n", ["", "+c"], "its empty line is not there; its new lines stand at the top"),
         (
             "a\nb\n",

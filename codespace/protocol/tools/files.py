@@ -104,8 +104,8 @@ FILES: Final = (
         group="files",
         description=(
             "Search file contents for a regular expression (Rust syntax), or for a plain text with `literal`, line by "
-            "line. Ignored files are left out, and of a file with NUL bytes (binary) all lines from the first of them "
-            "on. Matches come with path, line and column; read the places that matter."
+            "line (a CR alone ends none). Ignored files are left out, and of a file with NUL bytes (binary) all lines "
+            "from the first of them on. Matches come with path, line and column; read the places that matter."
         ),
         hints=LOOKS,
         arguments=(
