@@ -88,7 +88,7 @@ SEARCHES_AT_ONCE: Final = 4
 SEARCH_STALL_SECONDS: Final = 1.0
 # A ripgrep whose threads have all slept for so long has opened what never answers (a FIFO called .gitignore).
 SEARCH_OUTPUT_BYTES: Final = 16 * 1_048_576
-# Most that is taken from ripgrep for one call; parsing it takes half a second.
+# Most that is taken from ripgrep of wanted files for one call; parsing it takes half a second.
 SEARCH_ANSWER_BYTES: Final = 1_048_576
 # Most that the matches of one answer hold, as JSON: as one read. With as many and as much context as a caller may ask
 # for it would be forty times that.
@@ -106,7 +106,7 @@ SEARCH_PATTERN_CHARACTERS: Final = 10_000
 SEARCH_CONTEXT_LINES: Final = 50
 # Most lines before and after a match that the runner gives (callers: CONTEXT_LINES_MAXIMUM).
 FIND_PATHS: Final = 200_000
-# Most names listed for one find; a tree with more gives a partial answer.
+# Most names kept for one find, of those that are wanted; more of them give a partial answer.
 SANDBOX_PROBE_SECONDS: Final = 10.0
 # A bubblewrap takes 6 ms, and 11 s on a machine that is full of spinners: over this nothing is concluded.
 SANDBOX_RETRY_SECONDS: Final = 30.0
