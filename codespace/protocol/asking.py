@@ -25,7 +25,10 @@ Wait = Callable[[float], AbstractContextManager[object]]
 """Runs a block for at most so many seconds, and no longer than until a stop."""
 
 _HELD: Final = frozenset({"apply_patch", "exec_command", "operation_undo"})
-_USUAL: Final[Mapping[str, Any]] = {"env": {}, "stdin": None, "open_stdin": False, "tty": False, "rows": 24, "cols": 80}
+_USUAL: Final[Mapping[str, Any]] = {
+    **{"env": {}, "stdin": None, "open_stdin": False, "tty": False, "rows": 24, "cols": 80},
+    "network": {"policy": "restricted", "allowed_domains": []},
+}
 # What a command is run with that asks for nothing else; only what differs is put into a question.
 _SCHEMA: Final[dict[str, Any]] = {
     "type": "object",

@@ -35,6 +35,7 @@ class Matches:
         self.whole = False
         """Whether ripgrep came to its end."""
         self.too_long = 0
+        """Matches in lines that are too long to be taken, of files that may be seen."""
         self.behind: list[str] = []
         """Paths of files that match behind their first NUL byte too: ripgrep takes each of these for the end of a line,
         so that the numbers of lines are no longer true."""
@@ -42,6 +43,7 @@ class Matches:
         self._context = context_lines
         self._rest = b""
         self._dropping = False
+        self._dropped = 0  # lines of this file that are too long
         self._taken_bytes = self._kept_bytes = 0  # of all files so far, and without those that may not be seen
         self._lines: list[tuple[int, bytes, int | None, int]] = []  # number, bytes, column of a match, where they begin
         self._path: dict[str, str] = {}
@@ -56,7 +58,7 @@ class Matches:
             else:
                 self._line(line)
         if len(rest) > _LINE_BYTES:
-            self.too_long += not self._dropping
+            self._dropped += not self._dropping
             self._taken_bytes += len(rest)
             self._dropping, rest = True, b""
         self._rest = b"" if self._dropping else rest
@@ -84,7 +86,7 @@ class Matches:
                 column = len(raw[:start].decode(errors="replace")) + 1
             self._lines.append((content["line_number"], raw, column, content["absolute_offset"]))
         elif kind == "begin":
-            self._lines, self._path = [], content["path"]
+            self._lines, self._path, self._dropped = [], content["path"], 0
         elif kind == "end":
             self._file(content)
         elif kind == "summary":
@@ -102,6 +104,7 @@ class Matches:
             self._taken_bytes = self._kept_bytes
             return
         self._kept_bytes = self._taken_bytes
+        self.too_long += self._dropped
         binary = content.get("binary_offset")
         if binary is not None:
             if any(column is not None and start + len(raw) > binary for _, raw, column, start in lines):
