@@ -296,7 +296,7 @@ def _check_rights(pid: int) -> None:
     assert status["NoNewPrivs"] == "1"
     assert {int(status[name], 16) for name in ("CapEff", "CapPrm", "CapInh", "CapAmb")} == {0}
     bounds = Path(f"/proc/{pid}/limits").read_text()
-    assert "Max core file size        0                    0" in bounds
+    assert "Max core file size        1                    1" in bounds
     assert str(limits.PROXY_MEMORY_BYTES) in bounds
     if MAY_LOOK:
         assert Path(f"/proc/{pid}/environ").read_bytes() in (b"LANG=C.UTF-8\0", b"")

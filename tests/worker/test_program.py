@@ -129,7 +129,7 @@ async def test_it_is_hardened_before_it_has_listened(tmp_path: Path) -> None:
         status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines() if ":" in line)
         assert status["NoNewPrivs"].strip() == "1"
         core = next(line for line in (proc / "limits").read_text().splitlines() if line.startswith("Max core"))
-        assert core.split()[4:6] == ["0", "0"]
+        assert core.split()[4:6] == ["1", "1"]
         assert (proc / "environ").stat().st_uid == 0, "what belongs to root there cannot be looked at by the account"
         if os.geteuid() != 0:
             with pytest.raises(PermissionError):
