@@ -94,10 +94,11 @@ class Admission:
         """Run a granted hold of a directory of ours, once; wait for the call that runs it, or replay its result.
 
         Args:
-            arguments: As its request was sent again; the work and the wait that it names now are what counts.
+            arguments: As its request was sent again; the work and the wait that it names now are what counts. None for
+                who asks by the hold, and was shown before what it is.
         """
         if hold.state == "pending":
-            raise held(hold, self._registry.find(hold.workspace_id))
+            raise held(hold, self._registry.find(hold.workspace_id), again=arguments is None)
         if hold.state == "denied":
             raise denied(hold)
         if hold.state == "consumed":

@@ -28,7 +28,7 @@ from codespace.gateway.patching import Patching
 from codespace.gateway.processes import Processes
 from codespace.gateway.registry import Registry
 from codespace.gateway.undo import require_undoable
-from codespace.gateway.view import held, hold_view, known, operation_view, shown_view, visible, visible_body
+from codespace.gateway.view import hold_view, known, operation_view, shown_view, visible, visible_body
 from codespace.gateway.works import Works
 
 _SEND_IT_AGAIN: Final = (
@@ -386,8 +386,6 @@ class Gate:
     async def operation_resume(self, caller: Caller, *, approval_id: str) -> dict[str, Any]:
         self._require_open()
         hold = await self._hold(approval_id)
-        if hold.state == "pending":
-            raise held(hold, self._registry.find(hold.workspace_id), again=True)
         result = await self._admission.resume(hold, caller)
         waiting = await self._waiting(await self._work_behind(result))
         # With both: a client whose user was asked within the call itself gets the inner one alone.
