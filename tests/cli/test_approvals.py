@@ -160,12 +160,7 @@ async def test_a_person_who_is_asked_can_leave_without_an_answer(number: signal.
             while b"[y/N]" not in said:
                 await trio.lowlevel.wait_readable(terminal)
                 said += os.read(terminal, 4096)
-            gone = False
-            while not gone:  # Python hears one that comes between the question and the wait for its answer at the next
-                os.kill(child, number)
-                with trio.move_on_after(1):
-                    await trio.lowlevel.wait_readable(ended)
-                    gone = True
+            await tell_until_it_ends(child, ended, number)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130  # noqa: ASYNC222 - it has ended
         os.close(terminal)
         os.close(ended)
@@ -184,9 +179,21 @@ async def test_a_command_whose_output_nobody_takes_ends_when_it_is_told_to(words
         with trio.fail_after(60):
             while held_back(told.stdout.fileno()) < 2_500:
                 await trio.lowlevel.checkpoint()
-            told.send_signal(signal.SIGTERM)
+            ended = os.pidfd_open(told.pid)
+            await tell_until_it_ends(told.pid, ended, signal.SIGTERM)
+            os.close(ended)
             assert await told.wait() == 130
         await told.stdout.aclose()
+
+
+async def tell_until_it_ends(child: int, ended: int, number: signal.Signals) -> None:
+    """Send a signal again each second: Python hears one that comes just before it waits in the system at the next."""
+    gone = False
+    while not gone:
+        os.kill(child, number)
+        with trio.move_on_after(1):
+            await trio.lowlevel.wait_readable(ended)
+            gone = True
 
 
 def held_back(descriptor: int) -> int:
