@@ -36,7 +36,7 @@ FLAGS = (
     "--host-resolver-rules=MAP rebound.example 127.0.0.1",
 )
 PICTURES = os.environ.get("CONSOLE_PICTURES")
-"""Where the pictures of the README are put, where they are wanted anew."""
+"""Where the pictures of the docs are put, where they are wanted anew; the root that they show is `shop` there."""
 expect.set_options(timeout=PATIENCE_MILLISECONDS)
 
 
@@ -133,6 +133,15 @@ def picture(page: Page, name: str) -> None:
         Path(PICTURES, f"{name}.png").write_bytes(page.screenshot())
 
 
+def shown_root() -> Path | None:
+    """Return a root, new for each test, whose name reads well in a picture; none where none is drawn."""
+    if PICTURES is None:
+        return None
+    root = Path(PICTURES, "shop")
+    shutil.rmtree(root, ignore_errors=True)
+    return root
+
+
 Open = Callable[..., Any]
 
 
@@ -143,7 +152,7 @@ def open_console(browser: Browser, tmp_path: Path) -> Open:
     @contextmanager
     def opened(files: dict[str, str] | None = None, approvals: str = "operator", **options: Any) -> Iterator[Console]:
         site = Site(tmp_path, **options)
-        site.add_workspace(files=files or {}, approvals=approvals)
+        site.add_workspace(files=files or {}, root=shown_root(), approvals=approvals)
         port = free_port()
         site.extra_environ["CODESPACE_HTTP_PORT"] = str(port)
         with Wire(site, command=[script(), "serve", "--stdio", "--console"]) as agent:
