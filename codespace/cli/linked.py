@@ -8,8 +8,8 @@ from codespace.cli.finding import Finding
 from codespace.contract import Workspace
 from codespace.errors import Refusal
 from codespace.runner.protected import protected_paths
-from codespace.sandbox import hardlinks
 from codespace.sandbox.box import Sandbox
+from codespace.sandbox.inventory import hardlinks
 from codespace.settings import Settings
 
 _FIX = (

@@ -12,7 +12,7 @@ import trio
 
 from codespace.contract import HardLinks, Runner, Workspace
 from codespace.errors import Refusal
-from codespace.sandbox import hardlinks
+from codespace.sandbox.inventory import hardlinks
 
 log = structlog.get_logger("codespace.links")
 

@@ -14,7 +14,7 @@ from typing import Final
 from codespace import limits
 from codespace.contract import NetworkPolicy
 from codespace.display import display
-from codespace.sandbox.git import RULING
+from codespace.sandbox.inventory.git import RULING
 from codespace.sandbox.plan import HOME
 
 # The names of error codes in their own case, and each word with its borders: many a `ModuleNotFoundError` is none.

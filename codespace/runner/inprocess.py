@@ -45,8 +45,9 @@ from codespace.runner.roots import Roots
 from codespace.runner.search.search import Search
 from codespace.runner.supervisor import Supervisor
 from codespace.runner.turns import Turns
-from codespace.sandbox import hardlinks, plan
+from codespace.sandbox import plan
 from codespace.sandbox.box import Sandbox
+from codespace.sandbox.inventory import hardlinks
 
 
 @asynccontextmanager

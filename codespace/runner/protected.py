@@ -17,7 +17,8 @@ from codespace.beneath.faults import refusal
 from codespace.contract import Workspace
 from codespace.display import display
 from codespace.errors import Refusal
-from codespace.sandbox import detours, git, gitaccount, gitconfig, shortage
+from codespace.sandbox import shortage
+from codespace.sandbox.inventory import detours, git, gitaccount, gitconfig
 from codespace.sandbox.lasting import Look
 
 PROTECTED: Final[tuple[str, ...]] = (

@@ -16,26 +16,14 @@ from codespace.beneath import Root
 from codespace.contract import Workspace
 from codespace.display import display
 from codespace.errors import Refusal
-from codespace.sandbox import (
-    detours,
-    git,
-    gitaccount,
-    gitconfig,
-    orphans,
-    plan,
-    planted,
-    probe,
-    report,
-    scan,
-    seccomp,
-    shortage,
-)
 from codespace.sandbox import limits as cgroups
+from codespace.sandbox import orphans, plan, probe, report, seccomp, shortage
+from codespace.sandbox.inventory import detours, git, gitaccount, gitconfig, planted, scan
+from codespace.sandbox.inventory.planted import Planted, Sight
+from codespace.sandbox.inventory.scan import Inventory
 from codespace.sandbox.limits import Cage
 from codespace.sandbox.plan import Plan
-from codespace.sandbox.planted import Planted, Sight
 from codespace.sandbox.probe import Rung, Standing
-from codespace.sandbox.scan import Inventory
 from codespace.sandbox.spawn import Equipment, Launch
 from codespace.sandbox.system import Etc
 

@@ -17,8 +17,9 @@ from codespace.beneath import Hidden, Root
 from codespace.contract import NetworkPolicy, Workspace
 from codespace.display import display
 from codespace.errors import Refusal
-from codespace.sandbox import git, gitaccount, gitconfig, gitrefs, submounts, system, twins
-from codespace.sandbox.scan import GitDirectory, Inventory, is_git_name
+from codespace.sandbox import submounts, system
+from codespace.sandbox.inventory import git, gitaccount, gitconfig, gitrefs, twins
+from codespace.sandbox.inventory.scan import GitDirectory, Inventory, is_git_name
 from codespace.sandbox.system import Masks
 
 HOME: Final = "/home/sandbox"

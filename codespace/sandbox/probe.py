@@ -16,8 +16,9 @@ from codespace import limits
 from codespace.beneath import Root
 from codespace.contract import Workspace
 from codespace.display import display
-from codespace.sandbox import binaries, causes, foreground, landlock, plan, probefolder, scan, seccomp, spawn
+from codespace.sandbox import binaries, causes, foreground, landlock, plan, probefolder, seccomp, spawn
 from codespace.sandbox import limits as mechanisms
+from codespace.sandbox.inventory import scan
 from codespace.sandbox.spawn import Equipment
 from codespace.sandbox.system import Etc
 

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from codespace.contract import Workspace
 from codespace.display import display
-from codespace.sandbox import git, plan
+from codespace.sandbox import plan
+from codespace.sandbox.inventory import git
 from codespace.sandbox.plan import HOME
 from codespace.sandbox.probe import Rung, Standing
 

@@ -13,7 +13,7 @@ from typing import Final
 from codespace.beneath import STAGED_PREFIX, Hidden, Root
 from codespace.beneath.names import fold
 from codespace.errors import Refusal
-from codespace.sandbox import gitconfig
+from codespace.sandbox.inventory import gitconfig
 
 _GIT_NAMES: Final = frozenset({".git", "git~1"})  # the second is the short name of the first on FAT and NTFS
 _IGNORED_AT_THE_END: Final = ". "  # FAT and NTFS drop them from a name

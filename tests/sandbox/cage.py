@@ -22,8 +22,9 @@ from typing import Any
 from codespace.beneath import Root
 from codespace.contract import Workspace
 from codespace.errors import Refusal
-from codespace.sandbox import binaries, box, detours, foreground, plan, planted, scan, spawn
+from codespace.sandbox import binaries, box, foreground, plan, spawn
 from codespace.sandbox import limits as mechanisms
+from codespace.sandbox.inventory import detours, planted, scan
 from codespace.sandbox.plan import HOME
 from codespace.sandbox.system import Etc
 

@@ -12,8 +12,8 @@ import pytest
 from codespace import limits
 from codespace.beneath import Root
 from codespace.errors import Refusal
-from codespace.sandbox import planted, scan
-from codespace.sandbox.planted import Sight
+from codespace.sandbox.inventory import planted, scan
+from codespace.sandbox.inventory.planted import Sight
 
 from .cage import Cage
 

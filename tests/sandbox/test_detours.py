@@ -12,7 +12,8 @@ import pytest
 from codespace.beneath import Root
 from codespace.errors import Refusal
 from codespace.runner.protected import PROTECTED
-from codespace.sandbox import box, detours, foreground
+from codespace.sandbox import box, foreground
+from codespace.sandbox.inventory import detours
 from codespace.sandbox.plan import HOME
 
 from .cage import PATH, Cage

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from codespace.sandbox import git
+from codespace.sandbox.inventory import git
 
 from .cage import Cage
 

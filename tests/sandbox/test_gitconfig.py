@@ -11,9 +11,10 @@ import pytest
 from codespace import limits
 from codespace.beneath import Root
 from codespace.errors import Refusal
-from codespace.sandbox import box, foreground, gitconfig
+from codespace.sandbox import box, foreground
+from codespace.sandbox.inventory import gitconfig
+from codespace.sandbox.inventory.scan import GitDirectory
 from codespace.sandbox.plan import HOME
-from codespace.sandbox.scan import GitDirectory
 
 from .cage import PATH, Cage
 from .test_git import EVIL, IDENTITY

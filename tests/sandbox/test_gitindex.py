@@ -15,8 +15,8 @@ import pytest
 from codespace import limits
 from codespace.beneath import Root
 from codespace.errors import Refusal
-from codespace.sandbox import git, gitindex, gitstamps
-from codespace.sandbox.scan import GitDirectory, Inventory
+from codespace.sandbox.inventory import git, gitindex, gitstamps
+from codespace.sandbox.inventory.scan import GitDirectory, Inventory
 
 FILE, LINK, TREE = 0o100644, 0o160000, 0o40000
 BASE = b"\x11" * 20

@@ -15,7 +15,8 @@ import pytest
 from codespace.beneath import Entry, Root
 from codespace.contract import Workspace
 from codespace.errors import Refusal
-from codespace.sandbox import gitrefs, plan, scan
+from codespace.sandbox import plan
+from codespace.sandbox.inventory import gitrefs, scan
 from codespace.sandbox.system import Masks
 
 from .cage import Cage

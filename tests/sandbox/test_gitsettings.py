@@ -10,9 +10,9 @@ import pytest
 
 from codespace import limits
 from codespace.beneath import Root
-from codespace.sandbox import gitaccount, gitsettings, gitways
-from codespace.sandbox.gitsettings import Named
-from codespace.sandbox.gitways import Way
+from codespace.sandbox.inventory import gitaccount, gitsettings, gitways
+from codespace.sandbox.inventory.gitsettings import Named
+from codespace.sandbox.inventory.gitways import Way
 from codespace.sandbox.lasting import Look
 
 

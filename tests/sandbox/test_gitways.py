@@ -12,10 +12,11 @@ import pytest
 
 from codespace.beneath import Root
 from codespace.errors import Refusal
-from codespace.sandbox import box, foreground, gitconfig, gitways
-from codespace.sandbox.gitaccount import Account
+from codespace.sandbox import box, foreground
+from codespace.sandbox.inventory import gitconfig, gitways
+from codespace.sandbox.inventory.gitaccount import Account
+from codespace.sandbox.inventory.planted import Planted
 from codespace.sandbox.plan import HOME
-from codespace.sandbox.planted import Planted
 
 from .cage import PATH, Cage, accounts, bubblewraps, caged
 from .test_git import EVIL, IDENTITY

@@ -19,7 +19,7 @@ from codespace import limits
 from codespace.contract import HardLinks, Workspace
 from codespace.runner.inprocess import open_runner
 from codespace.runner.protected import PROTECTED
-from codespace.sandbox import hardlinks
+from codespace.sandbox.inventory import hardlinks
 from codespace.testing import Bench, open_bench
 from codespace.testing.installed import HttpDaemon, over_http, script
 from codespace.testing.site import Site

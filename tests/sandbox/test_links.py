@@ -10,7 +10,8 @@ import pytest
 
 from codespace import limits
 from codespace.beneath import Root
-from codespace.sandbox import git, gitstamps, plan, planted, scan
+from codespace.sandbox import plan
+from codespace.sandbox.inventory import git, gitstamps, planted, scan
 
 from .cage import ETC, Cage
 from .test_git import IDENTITY, commit

@@ -12,7 +12,7 @@ import trio
 
 from codespace.errors import Refusal
 from codespace.runner import hints
-from codespace.sandbox import planted
+from codespace.sandbox.inventory import planted
 from codespace.testing import Bench, open_bench
 
 SECONDS = 60.0

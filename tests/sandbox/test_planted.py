@@ -13,7 +13,8 @@ import pytest
 from codespace import limits
 from codespace.beneath import Root
 from codespace.errors import Refusal
-from codespace.sandbox import box, detours, foreground, git, gitstamps
+from codespace.sandbox import box, foreground
+from codespace.sandbox.inventory import detours, git, gitstamps
 from codespace.sandbox.plan import HOME
 
 from .cage import PATH, Cage

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codespace.beneath import Entry, Hidden, Root, kernel
-from codespace.sandbox import scan
+from codespace.sandbox.inventory import scan
 
 NAMES = st.sampled_from(
     [

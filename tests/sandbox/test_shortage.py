@@ -15,11 +15,12 @@ from codespace import limits
 from codespace.beneath import Root
 from codespace.contract import Workspace
 from codespace.errors import Refusal
-from codespace.sandbox import git, gitaccount, gitconfig, listener, pidmax, scan, twins
+from codespace.sandbox import listener, pidmax
 from codespace.sandbox.box import HOME, Prepared, Sandbox
-from codespace.sandbox.gitaccount import Account
+from codespace.sandbox.inventory import git, gitaccount, gitconfig, scan, twins
+from codespace.sandbox.inventory.gitaccount import Account
+from codespace.sandbox.inventory.scan import Inventory
 from codespace.sandbox.lasting import Look
-from codespace.sandbox.scan import Inventory
 from codespace.testing import processes
 from codespace.testing.shortage import descriptors
 

@@ -12,8 +12,8 @@ import pytest
 from codespace import limits
 from codespace.beneath import Root
 from codespace.errors import Refusal
-from codespace.sandbox import twins
-from codespace.sandbox.scan import GitDirectory, Inventory
+from codespace.sandbox.inventory import twins
+from codespace.sandbox.inventory.scan import GitDirectory, Inventory
 
 from .cage import Cage
 from .test_git import EVIL, IDENTITY

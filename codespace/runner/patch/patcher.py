@@ -30,7 +30,7 @@ from codespace.runner.patch.replies import answer
 from codespace.runner.protected import git_is_protected, protected_paths, require_unprotected
 from codespace.runner.roots import Roots
 from codespace.runner.turns import Turns
-from codespace.sandbox import git, gitconfig
+from codespace.sandbox.inventory import git, gitconfig
 
 HELPER: Final = (sys.executable, "-I", "-X", "utf8", "-m", "helper.patch")
 

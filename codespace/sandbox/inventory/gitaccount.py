@@ -16,8 +16,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from codespace.sandbox import gitsettings, shortage
-from codespace.sandbox.gitsettings import Named
+from codespace.sandbox import shortage
+from codespace.sandbox.inventory import gitsettings
+from codespace.sandbox.inventory.gitsettings import Named
 from codespace.sandbox.lasting import Look
 
 BYTES: Final = 1_048_576

@@ -18,8 +18,9 @@ from typing import Final
 
 from codespace.beneath import Hidden, Root
 from codespace.beneath.names import fold
-from codespace.sandbox import gitways, shortage
-from codespace.sandbox.scan import is_git_name
+from codespace.sandbox import shortage
+from codespace.sandbox.inventory import gitways
+from codespace.sandbox.inventory.scan import is_git_name
 
 _EVERYTHING: Final = "/**"
 _SPECIAL: Final = re.compile(r"[*?\[\]\\]")

@@ -22,8 +22,9 @@ from codespace.beneath import Root
 from codespace.beneath.reading import Stamp
 from codespace.display import display
 from codespace.errors import Refusal
-from codespace.sandbox import gitconfig, gitways, shortage
-from codespace.sandbox.gitconfig import WORKTREES
+from codespace.sandbox import shortage
+from codespace.sandbox.inventory import gitconfig, gitways
+from codespace.sandbox.inventory.gitconfig import WORKTREES
 
 _IN_HAND: Final = ("rebase-merge", "rebase-apply", "sequencer", "MERGE_RR", "MERGE_AUTOSTASH")
 """The next commit writes over the files that MERGE_RR names, wherever they are, or keeps what they hold; and it takes

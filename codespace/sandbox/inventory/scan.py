@@ -25,7 +25,8 @@ from codespace.beneath.names import fold
 from codespace.beneath.reading import Stamp, stamp_of
 from codespace.beneath.walking import Kind, kind_of
 from codespace.errors import Refusal
-from codespace.sandbox import gitrefs, shortage
+from codespace.sandbox import shortage
+from codespace.sandbox.inventory import gitrefs
 
 GitKind = Literal["directory", "gitfile", "bare", "link"]
 

@@ -18,7 +18,7 @@ from codespace import limits
 from codespace.beneath import Hidden, Root
 from codespace.contract import HardLinks, Workspace
 from codespace.display import display
-from codespace.sandbox.scan import is_git_name
+from codespace.sandbox.inventory.scan import is_git_name
 
 _FILES: Final = 100_000
 # Most files with names still to be found that are remembered at once: some 40 MB.

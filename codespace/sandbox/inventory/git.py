@@ -22,10 +22,11 @@ from typing import Final, Literal
 from codespace import limits
 from codespace.beneath import Root
 from codespace.errors import Refusal
-from codespace.sandbox import gitconfig, gitindex, gitstamps, gitways, shortage
-from codespace.sandbox.gitconfig import WORKTREES
-from codespace.sandbox.gitstamps import Look, Stamped, Stamps
-from codespace.sandbox.scan import GitDirectory, Inventory, is_git_name
+from codespace.sandbox import shortage
+from codespace.sandbox.inventory import gitconfig, gitindex, gitstamps, gitways
+from codespace.sandbox.inventory.gitconfig import WORKTREES
+from codespace.sandbox.inventory.gitstamps import Look, Stamped, Stamps
+from codespace.sandbox.inventory.scan import GitDirectory, Inventory, is_git_name
 
 Mode = Literal["read_only", "commit", "unprotected"]
 

@@ -19,10 +19,11 @@ from typing import Final
 from codespace import limits
 from codespace.beneath import Root
 from codespace.errors import Refusal
-from codespace.sandbox import gitstamps, shortage
-from codespace.sandbox.git import RULING
-from codespace.sandbox.gitconfig import WORKTREES
-from codespace.sandbox.scan import GitDirectory, Inventory
+from codespace.sandbox import shortage
+from codespace.sandbox.inventory import gitstamps
+from codespace.sandbox.inventory.git import RULING
+from codespace.sandbox.inventory.gitconfig import WORKTREES
+from codespace.sandbox.inventory.scan import GitDirectory, Inventory
 
 _DATA: Final = frozenset({"objects", "logs", "refs", "lfs"})
 """Directories of a submodule's repository that hold much and decide nothing; elsewhere such a name says nothing."""

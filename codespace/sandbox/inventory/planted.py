@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from codespace import limits
 from codespace.beneath import Hidden, Root
 from codespace.errors import Refusal
-from codespace.sandbox import git, gitstamps
-from codespace.sandbox.scan import Inventory, is_git_name
+from codespace.sandbox.inventory import git, gitstamps
+from codespace.sandbox.inventory.scan import Inventory, is_git_name
 
 
 @dataclass(frozen=True, slots=True)
