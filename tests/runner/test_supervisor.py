@@ -507,11 +507,14 @@ async def test_a_start_that_hangs_is_given_up_and_does_not_happen_later(
 ) -> None:
     await bench.run("true")
     keeper = keeper_pid()
-    hanging = {keeper}
-    send(signal.SIGSTOP, hanging)
-    while fresh := processes.descendants(keeper) - hanging:  # a spare monitor may just be forking its command's fork
+    hanging: set[int] = set()
+    fresh = frozenset({keeper})
+    while fresh:  # a spare monitor may just be forking its command's fork
         send(signal.SIGSTOP, fresh)
         hanging |= fresh
+        while not {processes.state(pid) for pid in hanging} <= {"T", "Z", None}:  # a fork that has begun is finished
+            await trio.lowlevel.checkpoint()
+        fresh = processes.descendants(keeper) - hanging
     monkeypatch.setattr(limits, "SPAWN_SECONDS", 0.1)
     try:
         await refused("PROCESS_SPAWN_FAILED", bench.spawn("touch", "happened"))
