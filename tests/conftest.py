@@ -108,6 +108,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--runner", choices=("in-process", "uds"), help="the runner of every daemon of this run")
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Let `-n auto` start more workers than there are processors: much of a test is waiting for other programs."""
+    return len(os.sched_getaffinity(0)) + 2
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the run's runner, and forgive two warnings by name.
 
