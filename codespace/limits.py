@@ -211,8 +211,8 @@ OUTPUT_CHUNK_BYTES: Final = 65_536
 # Most output of one read_process answer.
 OUTPUT_PAUSE_SECONDS: Final = 0.15
 # No output for this long, and what came in a row is one answer: a step of a build, what a prompt says.
-OUTPUT_STEP_SECONDS: Final = 0.02
-# Between two looks at a command that writes byte for byte.
+OUTPUT_STEP_SECONDS: Final = 0.05
+# Between two looks at a command that writes byte for byte; each look reads what one answer takes.
 OUTPUT_GATHER_SECONDS: Final = 5.0
 # Most that an answer waits for a pause: a command that writes all the time is still seen to move.
 OUTPUT_READ_BYTES: Final = 262_144

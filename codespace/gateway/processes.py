@@ -132,7 +132,12 @@ class Processes:
         read = partial(
             self._runner.output, process_id, cursor=cursor, stream=stream, limit_bytes=limit_bytes, encoding=encoding
         )
-        await self._wait(caller, wait_seconds, lambda: self._wait_output(run, read, cursor, stream))
+        end = trio.current_time() + wait_seconds
+        wait = partial(self._runner.wait_output, process_id, stream=stream)
+        await self._wait(caller, wait_seconds, partial(wait, cursor=cursor))
+        left = min(end - trio.current_time(), limits.OUTPUT_GATHER_SECONDS)
+        if run.gathers and left > 0:
+            await self._wait(caller, left, lambda: _gather(wait, read, stream))
         chunk = await read()
         run.gathers = run.gathers or chunk.cursor > cursor
         await self._let_it_be_told(run, chunk.state)
@@ -190,25 +195,6 @@ class Processes:
         await self._let_it_be_told(run, state)
         return _described(run, state)
 
-    async def _wait_output(self, run: Run, read: Callable[[], Awaitable[Chunk]], cursor: int, stream: Stream) -> None:
-        """Return once there is output behind `cursor` and, of what gathers, a pause in it, enough of it, or the end.
-
-        Args:
-            read: Takes what there is from `cursor` on.
-        """
-        wait = partial(self._runner.wait_output, run.process_id, stream=stream)
-        await wait(cursor=cursor)
-        with trio.move_on_after(limits.OUTPUT_GATHER_SECONDS):
-            while run.gathers:
-                chunk = await read()
-                if chunk.state.state == "exited" or chunk.state.output_total[stream] > chunk.cursor:
-                    return
-                with trio.move_on_after(limits.OUTPUT_PAUSE_SECONDS) as pause:
-                    await wait(cursor=chunk.cursor)
-                if pause.cancelled_caught:
-                    return
-                await trio.sleep(limits.OUTPUT_STEP_SECONDS)
-
     async def _let_it_be_told(self, run: Run, state: ProcessState) -> None:
         """Tell of an end only once it is recorded and the root is free for the caller's next request."""
         if state.state == "exited":
@@ -230,6 +216,24 @@ class Processes:
                     except Exception as problem:  # whatever a broken door raises: the answer does not depend on it
                         log.info("a client takes no progress any more", client=caller.client, problem=repr(problem))
                         progress = None
+
+
+async def _gather(wait: Callable[..., Awaitable[None]], read: Callable[[], Awaitable[Chunk]], stream: Stream) -> None:
+    """Return once output pauses, more is there than one answer takes, or its process has ended.
+
+    Args:
+        wait: Returns once there is output behind a `cursor`.
+        read: Takes what an answer would.
+    """
+    while True:
+        chunk = await read()
+        if chunk.state.state == "exited" or chunk.state.output_total[stream] > chunk.cursor:
+            return
+        with trio.move_on_after(limits.OUTPUT_PAUSE_SECONDS) as pause:
+            await wait(cursor=chunk.cursor)
+        if pause.cancelled_caught:
+            return
+        await trio.sleep(limits.OUTPUT_STEP_SECONDS)
 
 
 def _described(run: Run, state: ProcessState) -> dict[str, Any]:

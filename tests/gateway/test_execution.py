@@ -101,6 +101,21 @@ async def test_output_without_a_pause_is_shown_as_far_as_one_answer_goes(monkeyp
     assert len(some["chunk"]) > 10
 
 
+async def test_a_command_that_writes_all_the_time_is_seen_to_move_though_the_client_hears_of_progress(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "OUTPUT_PAUSE_SECONDS", 60.0)
+    monkeypatch.setattr(limits, "OUTPUT_GATHER_SECONDS", 0.2)
+    monkeypatch.setattr(limits, "PROGRESS_INTERVAL_SECONDS", 0.2)
+    async with open_bench() as bench:
+        asked = {"process_id": (await start(bench, "sh", "-c", "while echo x; do sleep 0.01; done"))["process_id"]}
+        first = await bench.call("read_process", **asked, limit_bytes=2)
+        with trio.fail_after(30):
+            more = await bench.call("read_process", **asked, cursor=first["cursor"], wait_seconds=50)
+        await bench.call("terminate_process", **asked, grace_seconds=0)
+    assert (more["state"], more["chunk"][:2]) == ("running", "x\n")
+
+
 @pytest.mark.usefixtures("no_pause")
 async def test_the_echo_of_a_key_is_told_at_once_and_that_of_a_line_with_what_comes_of_it() -> None:
     async with open_bench() as bench:
