@@ -78,8 +78,12 @@ def gate(plan: Plan, carried: Carried) -> list[str]:
 
 
 def _inner(plan: Plan) -> list[str]:
+    """Return what sets the late variables, and keeps a program's name from being taken for one or for an option."""
     late = [f"{name}={value}" for name, value in plan.env.items() if _is_late(name)]
-    return ["/usr/bin/env", "--", *late] if late else []
+    setting = ["/usr/bin/env", "--", *late] if late else []
+    program = plan.command[0]
+    is_mistakable = program.startswith("-") or (bool(late) and "=" in program)
+    return [*setting, *(["/usr/bin/nice", "-n", "0", "--"] if is_mistakable else [])]
 
 
 def _is_late(name: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,8 @@ class Bench:
 
     async def spawn(self, *argv: str, timeout_seconds: float = 60.0, **how: object) -> str:
         self._count += 1
-        request = SpawnRequest(f"proc-{self._count}", argv, ".", {}, timeout_seconds, **how)  # type: ignore[arg-type]
+        env = how.pop("env", {})
+        request = SpawnRequest(f"proc-{self._count}", argv, ".", env, timeout_seconds, **how)  # type: ignore[arg-type]
         spawned = await self.supervisor.spawn(self.workspace, request, self._descriptor)
         assert (spawned.sandbox, spawned.network) == ("linux-sandbox", "enforced")
         return request.process_id
@@ -192,6 +194,19 @@ async def test_a_terminal_has_ctrl_c_job_control_and_an_exit_code(bench: Bench) 
     state = await bench.supervisor.wait_exit(process_id)
     assert "caught" in await bench.text(process_id)
     assert state.exit_code == 9
+
+
+@pytest.mark.parametrize("tty", [False, True])
+@pytest.mark.parametrize(("name", "env"), [("./a=b", {"IFS": "x"}), ("a=b", {"IFS": "x"}), ("-w", {})])
+async def test_the_program_that_runs_is_the_named_one_though_its_name_looks_like_a_variable_or_an_option(
+    bench: Bench, name: str, env: dict[str, str], tty: bool
+) -> None:
+    program = Path(bench.workspace.root, name)
+    program.write_text('#!/bin/sh\necho "named: $1"\n')
+    program.chmod(0o755)
+    bench.workspace = replace(bench.workspace, env={"PATH": f"{bench.workspace.root}:/usr/bin"})
+    _, out = await bench.run(name, "/bin/false", env=env, tty=tty)  # IFS is set behind the gate
+    assert out.split() == ["named:", "/bin/false"]
 
 
 async def test_a_shell_in_a_terminal_stops_and_continues_jobs(bench: Bench) -> None:
