@@ -177,13 +177,24 @@ def _bound(root: Root, path: str, file_bytes: int) -> dict[str, str]:
         return {}
     link = f"link:{path.removeprefix(root.path.rstrip('/') + '/')}"
     if not is_inside:
-        return {link: f"-> {_sayable(real)}, outside of the workspace and not bound"} if is_said_inside else {}
+        return {link: f"{_text(root, said)}outside of the workspace and not bound"} if is_said_inside else {}
     place = posixpath.relpath(real, root.path)
     found = _found(root, place, file_bytes) if os.path.lexists(real) else None
     if found is None:
         return {}
     leads = {} if said == real else {link: f"-> {_sayable(place)}"}
     return leads | {f"file:{_sayable(place)}": found}
+
+
+def _text(root: Root, link: str) -> str:
+    """Return what a link that lies in the root says; of what is behind it, which the host alone sees, nothing."""
+    directory = os.path.realpath(posixpath.dirname(link))
+    if not plan.within(directory, root.path) or root.is_hidden(posixpath.relpath(directory, root.path)):
+        return ""
+    try:
+        return f"-> {_sayable(os.readlink(posixpath.join(directory, posixpath.basename(link))))}, "
+    except OSError:
+        return ""
 
 
 def _found(root: Root, place: str, file_bytes: int) -> str | None:

@@ -100,11 +100,14 @@ async def test_what_cannot_be_bound_is_shown_as_that_and_what_is_hidden_not_at_a
     async with open_bench(approvals="operator", files=files, workspace={"hidden_paths": ["secret"]}) as bench:
         os.symlink("secret/x.sh", bench.root / "to-secret")
         os.symlink("/etc/passwd", bench.root / "out")
+        os.symlink("/proc/self/cwd", bench.root / "host")
         os.mkfifo(bench.root / "pipe")
         names = [
             "pkg",
             "a\nb.sh",
             "out",
+            "host",
+            "host/below",
             "pipe",
             "secret",
             "secret/x.sh",
@@ -119,6 +122,8 @@ async def test_what_cannot_be_bound_is_shown_as_that_and_what_is_hidden_not_at_a
             "file:pkg": "a directory, not bound",
             "file:a\\nb.sh": "not bound: its name has control characters or is not Unicode text",
             "link:out": "-> /etc/passwd, outside of the workspace and not bound",
+            "link:host": "-> /proc/self/cwd, outside of the workspace and not bound",
+            "link:host/below": "outside of the workspace and not bound",
             "file:pipe": "no regular file, not bound",
         }
 
