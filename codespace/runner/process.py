@@ -20,7 +20,7 @@ from codespace import limits, watches
 from codespace.contract import NetworkNews, ProcessState, SpawnRequest, Stream, Termination
 from codespace.errors import Refusal
 from codespace.runner import hints, quota
-from codespace.runner.boxed import Boxed
+from codespace.runner.boxed import Boxed, unknown
 from codespace.runner.monitor import Monitor
 from codespace.runner.network.wayout import WayOut
 from codespace.runner.output.output import Output
@@ -71,7 +71,8 @@ class Process:
         self._boxed = boxed
         self._way_out = way_out
         self._planted: tuple[str, ...] = ()
-        self._notes_of_planted: list[str] = []
+        self._notes_of_planted: list[str] | None = None
+        """None until it was looked for."""
         self._overruns = Overruns()
         self._ended_at: float | None = None
         self._code: int | None = None
@@ -106,6 +107,10 @@ class Process:
                     self._read_rest()
                     await self._settle()
                     # From here the spool ends by itself, in bounded time: nothing more will come.
+        except Exception:
+            if self._boxed is not None and self._notes_of_planted is None:
+                self._planted, self._notes_of_planted = unknown("the run was ended by a fault of CodeSpace.")
+            raise
         finally:
             self._finish()
 
@@ -210,7 +215,7 @@ class Process:
         elif self.ended.is_set() and self._code is None:
             notes.append(LOST_NOTE)
         if self.ended.is_set():
-            notes += self._notes_of_planted
+            notes += self._notes_of_planted or []
             notes += quota.notes(self._held, self._code, self._overruns)
         spool = self.output.spool
         if spool is not None and spool.failure is not None:

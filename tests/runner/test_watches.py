@@ -68,7 +68,7 @@ async def test_a_shortage_is_waited_out_and_any_other_error_is_told() -> None:
 async def test_a_fault_in_following_a_command_ends_that_command_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with open_bench(tmp_path) as bench:
+    async with open_bench(tmp_path, sandbox=Sandbox()) as bench:
         other = await bench.spawn("/bin/cat", open_stdin=True)
         with monkeypatch.context() as faulty, capture_logs() as told:
             faulty.setattr(Output, "append", lambda *_: [][0])
@@ -77,4 +77,5 @@ async def test_a_fault_in_following_a_command_ends_that_command_alone(
         assert (await bench.supervisor.wait_exit(other)).exit_code == 0
         assert (await bench.read(other)).text == "still here"
     assert (state.state, state.termination) == ("exited", "lost")
+    assert any("files is not known: the run was ended by a fault" in note for note in state.notes)
     assert any(line["log_level"] == "error" for line in told)
