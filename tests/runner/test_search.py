@@ -408,6 +408,16 @@ async def test_what_was_not_asked_for_counts_for_no_limit(
     assert (result.files_searched, result.truncated) == (1, False)
 
 
+@pytest.mark.parametrize(("glob", "hidden"), [("**/*.x", ("[!k]id",)), ("{kept,lib}/*.x", ())])
+async def test_a_file_that_is_hidden_or_not_asked_for_ends_no_search_however_large_it_is(
+    search: Search, workspace: Workspace, glob: str, hidden: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(workspace, {"kept/f.x": "needle", "hid/large.x": "needle\n" * 9_000, "hid/wide.x": "needle " * 900_000})
+    monkeypatch.setattr(limits, "SEARCH_OUTPUT_BYTES", 20_000)
+    result = await grep(search, replace(workspace, hidden_paths=hidden), glob=glob)  # ripgrep is not told of either
+    assert ([match.path for match in result.matches], result.truncated) == (["kept/f.x"], False)
+
+
 @pytest.mark.parametrize("below", ["a-b.c/\u00e9]", f"{'x' * 30}/in", "a", "ab/c", "build/kept"])
 async def test_what_lies_beside_a_glob_s_directory_is_not_opened_and_the_rules_above_it_hold(
     search: Search, workspace: Workspace, tmp_path: Path, below: str
@@ -676,6 +686,25 @@ async def test_a_sandbox_that_fails_for_once_is_done_without(
     os.close(os.open(worked, os.O_CREAT))
     assert [match.path for match in (await grep(search, workspace)).matches] == VISIBLE
     assert set(VISIBLE) <= set((await find(search, workspace)).paths)
+
+
+@pytest.mark.parametrize("said", ["rg: ./shut: Permission denied (os error 13)", "rg: killed"])
+async def test_a_ripgrep_that_was_killed_is_no_answer_whatever_it_said_of_a_file_before(
+    roots: Roots, workspace: Workspace, tmp_path: Path, said: str
+) -> None:
+    fake, ended = tmp_path / "bwrap", "137"  # as bubblewrap tells of a SIGKILL
+    fake.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit {ended}\n")
+    fake.chmod(0o755)
+    confinement = replace(Prober(None, None).confinement(), kind="bubblewrap", bubblewrap=str(fake))
+    stop = Stop()
+    call = ripgrep.Ripgrep(roots.of(workspace), workspace, confinement, stop, time.monotonic() + 30)
+    try:
+        with pytest.raises(Refusal, match=ended):
+            call.names(None, include_ignored=False)
+        with pytest.raises(Refusal, match=ended):
+            call.matches(ripgrep.Question("needle", False, 0, None, None))
+    finally:
+        stop.close()
 
 
 async def test_links_are_never_followed_out(search: Search, workspace: Workspace, tmp_path: Path) -> None:

@@ -23,12 +23,18 @@ class Matches:
     """Takes ripgrep's output block by block.
 
     Args:
-        named: Gives the path as the caller knows it, or None for a file that it may not see, or that has not these
-            lines.
+        named: Gives the path as the caller knows it, or None for a file that has not these lines.
         context_lines: How many lines before and after each match were asked for.
+        wanted: Whether a file was asked for and may be seen, by its path as ripgrep has it. Of one that is not nothing
+            is kept and nothing counts.
     """
 
-    def __init__(self, named: Callable[[str, Lines], str | None], context_lines: int) -> None:
+    def __init__(
+        self,
+        named: Callable[[str, Lines], str | None],
+        context_lines: int,
+        wanted: Callable[[str], bool] = lambda _: True,
+    ) -> None:
         self.found: list[Match] = []
         self.files_searched = 0
         """Said by ripgrep at its end; until then, files with matches: at least so many."""
@@ -40,6 +46,7 @@ class Matches:
         """Paths of files that match behind their first NUL byte too: ripgrep takes each of these for the end of a line,
         so that the numbers of lines are no longer true."""
         self._named = named
+        self._wanted = wanted
         self._context = context_lines
         self._rest = b""
         self._dropping = False
@@ -47,6 +54,7 @@ class Matches:
         self._taken_bytes = self._kept_bytes = 0  # of all files so far, and without those that may not be seen
         self._lines: list[tuple[int, bytes, int | None, int]] = []  # number, bytes, column of a match, where they begin
         self._path: dict[str, str] = {}
+        self._is_wanted = True  # what comes is of a file that is
         self._files = 0
 
     def take(self, block: bytes) -> bool:
@@ -59,7 +67,7 @@ class Matches:
                 self._line(line)
         if len(rest) > _LINE_BYTES:
             self._dropped += not self._dropping
-            self._taken_bytes += len(rest)
+            self._taken_bytes += len(rest) if self._is_wanted else 0
             self._dropping, rest = True, b""
         self._rest = b"" if self._dropping else rest
         return len(self.found) < limits.SEARCH_MATCHES and self._taken_bytes < limits.SEARCH_OUTPUT_BYTES
@@ -76,10 +84,12 @@ class Matches:
     def _line(self, line: bytes) -> None:
         if not line:
             return
-        self._taken_bytes += len(line)
         message: dict[str, Any] = json.loads(line)
         kind, content = message["type"], message["data"]
         if kind in ("match", "context"):
+            if not self._is_wanted:
+                return
+            self._taken_bytes += len(line)
             raw, column = _bytes(content["lines"]), None
             if kind == "match":
                 start = content["submatches"][0]["start"] if content["submatches"] else 0
@@ -87,6 +97,7 @@ class Matches:
             self._lines.append((content["line_number"], raw, column, content["absolute_offset"]))
         elif kind == "begin":
             self._lines, self._path, self._dropped = [], content["path"], 0
+            self._is_wanted = self._wanted(os.fsdecode(_bytes(self._path)))
         elif kind == "end":
             self._file(content)
         elif kind == "summary":
@@ -95,10 +106,12 @@ class Matches:
             self._files = 0
 
     def _file(self, content: dict[str, Any]) -> None:
-        """Keep a file's matches, as far as it is text, unless it is not to be seen."""
+        """Keep the matches of a file that is wanted, as far as it is text."""
         self._files += 1
         self.files_searched += 1
         lines, self._lines = self._lines, []
+        if not self._is_wanted:
+            return
         path = self._named(os.fsdecode(_bytes(content["path"])), [(start, raw) for _, raw, _, start in lines])
         if path is None:
             self._taken_bytes = self._kept_bytes

@@ -151,7 +151,7 @@ class Ripgrep:
 
     def _matches_in_sandbox(self, question: Question, *, binary: bool) -> Matches | None:
         """Search all files, in the time that leaves enough for doing without, or none with a NUL byte."""
-        matches = Matches(self._named_in(question), question.context_lines)
+        matches = Matches(self._named, question.context_lines, self._wanted_in(question))
         arguments = [*question.arguments(), *(("--binary",) if binary else ())]
         deadline = self._deadline - limits.SEARCH_TEXT_SECONDS * binary
         if question.prefilter is not None:
@@ -266,7 +266,7 @@ class Ripgrep:
             return False  # it looks for ignore files by name alone; `beneath` opens regular files only
         if ending.returncode not in (0, 2) and ending.complaint.startswith(b"bwrap:"):
             return False
-        if not ending.complaint.startswith(b"rg: ./"):  # what is said of files is no refusal
+        if ending.returncode != 2 or not ending.complaint.startswith(b"rg: ./"):  # what is said of files is no refusal
             _check(ending)
         if ending.cut is None and ending.returncode == 2:
             named = (os.fsdecode(path) for path in _CLOSED.findall(ending.complaint))
@@ -369,17 +369,20 @@ class Ripgrep:
             self.cut = "size"
         return ending
 
-    def _named_in(self, question: Question) -> Callable[[str, Lines], str | None]:
-        def named(path: str, lines: Lines) -> str | None:
+    def _wanted_in(self, question: Question) -> Callable[[str], bool]:
+        def wanted(path: str) -> bool:
             path = path.removeprefix("./")
             # For a costly glob, as ripgrep may have ended by now. What it said until the deadline is still looked at.
             if time.monotonic() > self._deadline + limits.SEARCH_LAST_SECONDS:
                 self.cut = "time"
-                return None
-            wanted = question.wanted is None or question.wanted(path)
-            return shown(path) if wanted and self.is_visible(path) and self._has(path, lines) else None
+                return False
+            return (question.wanted is None or question.wanted(path)) and self.is_visible(path)
 
-        return named
+        return wanted
+
+    def _named(self, path: str, lines: Lines) -> str | None:
+        path = path.removeprefix("./")
+        return shown(path) if self._has(path, lines) else None
 
     def _has(self, path: str, lines: Lines) -> bool:
         """Return whether a file has these lines: ripgrep opens by name, and a link that was there led it elsewhere.
