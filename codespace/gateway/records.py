@@ -91,15 +91,24 @@ class Records:
             )
         if accept:
             await self._accept(operation)
-        elif not await self._settlement.settle(operation, await self.state_dir(operation), forced=True):
-            raise Refusal(
-                "OUTCOME_UNKNOWN",
-                "It cannot be settled now: its root is gone, read-only, in use or not registered, or its journal is "
-                "not there. Nothing more was done.",
-                next_step="Put the root back, or close it as it is with --accept.",
-                operation_id=operation.id,
-            )
+        else:
+            await self._put_back(operation)
         return await self.operation(operation_id)
+
+    async def _put_back(self, operation: Operation) -> None:
+        why = "Its root is not registered, its journal is not there, or a daemon settles it just now."
+        next_step = "Register the root, or look whether it has an end by now."
+        try:
+            if await self._settlement.settle(operation, await self.state_dir(operation), forced=True):
+                return
+        except Refusal as refusal:
+            why, next_step = refusal.message, refusal.next_step or next_step
+        raise Refusal(
+            "OUTCOME_UNKNOWN",
+            f"It cannot be settled now: {why}",
+            next_step=f"{next_step} Or close it as it is with --accept.",
+            operation_id=operation.id,
+        )
 
     async def _accept(self, operation: Operation) -> None:
         state_dir = await self.state_dir(operation)

@@ -65,7 +65,8 @@ class Settlement:
             state_dir: Of the daemon that began it; None for this one.
             entered: Whether the caller holds the root.
             forced: Whether the operator wants it put back however old it is.
-        Never raises: what cannot be settled, by whatever fault, keeps neither others nor the daemon waiting.
+        Raises: Refusal where `forced`, which says why not. Nothing else: what cannot be settled, by whatever fault,
+            keeps neither others nor the daemon waiting.
         Cancel: the operation stays as it is recorded.
         """
         try:
@@ -75,7 +76,14 @@ class Settlement:
         except Stale as stale:
             log.info("another daemon settles an operation", operation_id=operation.id, recorded=stale.actual)
         except Refusal as refusal:
-            log.warning("an operation could not be settled yet", operation_id=operation.id, code=refusal.code)
+            log.warning(
+                "an operation could not be settled yet",
+                operation_id=operation.id,
+                code=refusal.code,
+                reason=refusal.message,
+            )
+            if forced:
+                raise
         except Exception:
             log.exception("settling an operation failed", operation_id=operation.id)
         return False

@@ -174,11 +174,12 @@ class Session:
         work = self._work(operation)
         if work is None:
             return report()
-        if work.journal.age() <= limits.JOURNAL_AGE_SECONDS:  # what is away for longer is given up
-            self.patience.persist(partial(require_mounts, self.whole, work.manifest))
-        left, rescued = finishing.finish(self.whole, work.manifest, work.journal, self.patience)
-        work.journal.close()
-        self.works.pop(operation, None)
+        try:
+            if work.journal.age() <= limits.JOURNAL_AGE_SECONDS:  # what is away for longer is given up
+                self.patience.persist(partial(require_mounts, self.whole, work.manifest))
+            left, rescued = finishing.finish(self.whole, work.manifest, work.journal, self.patience)
+        finally:
+            self._let_go(operation)
         return report(kept=left, rescued=rescued)
 
     def _settle(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,9 +191,17 @@ class Session:
         work = self._loaded(operation, journal)
         if work is None:
             return {"outcome": "rejected", "report": report(), "after": {}}
-        outcome, found = settling.settle(self.whole, work.manifest, work.journal, self.patience)
+        try:
+            outcome, found = settling.settle(self.whole, work.manifest, work.journal, self.patience)
+        except BaseException:
+            self._let_go(operation)
+            raise
         after = {} if work.journal.marked("finishing") else _after(work.manifest)
         return {"outcome": outcome, "report": found, "after": after}
+
+    def _let_go(self, operation: str) -> None:
+        """Give up the journal's lock: the operator may decide of what cannot be done now."""
+        self.works.pop(operation).journal.close()
 
     def _work(self, operation: str) -> Work | None:
         if operation in self.works:

@@ -239,6 +239,35 @@ async def test_a_patch_whose_root_is_gone_is_accepted(tmp_path: Path) -> None:
         bench.root.with_name("away").rename(bench.root)
 
 
+async def test_what_a_daemon_that_runs_may_not_put_back_now_is_told_and_can_be_accepted(tmp_path: Path) -> None:
+    async with open_bench(files=FILES) as bench:
+        left = await cut_off(bench, tmp_path, verbs=2, state="applying", created_at=bench.clock())
+        manifest = tmp_path / "journal" / left / "manifest.json"
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"mounts": {".": "away"}}))
+        await bench.restart()  # its helper was refused, and must not hold the journal from then on
+        settled = await codespace(bench, "settle", left)
+        assert (settled.returncode, "OUTCOME_UNKNOWN" in settled.stderr) == (2, True)
+        assert "on another filesystem than when it was patched" in settled.stderr
+        assert "with --accept" in settled.stderr
+        accepted = await codespace(bench, "settle", "--accept", left)
+        assert (accepted.returncode, accepted.stdout) == (0, f"{left}: failed_partial\n")
+
+
+async def test_a_journal_that_cannot_be_marked_is_named_and_one_that_was_moved_away_needs_no_mark(
+    tmp_path: Path,
+) -> None:
+    async with open_bench(files=FILES) as bench:
+        left = await cut_off(bench, tmp_path, verbs=1, state="applying", created_at=bench.clock())
+        await bench.stop()
+        journal = tmp_path / "journal" / left
+        (journal / "accepted").symlink_to("nowhere")  # what is there cannot be opened as a mark
+        refused = await codespace(bench, "settle", "--accept", left)
+        assert (refused.returncode, f"({journal}) cannot be marked" in refused.stderr) == (2, True)
+        journal.rename(tmp_path / "moved")
+        accepted = await codespace(bench, "settle", "--accept", left)
+        assert (accepted.returncode, accepted.stdout) == (0, f"{left}: failed_partial\n")
+
+
 async def test_an_unknown_id_is_said_to_be_unknown() -> None:
     async with open_bench() as bench:
         for word in ("show", "settle", "forget"):

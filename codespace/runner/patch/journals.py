@@ -17,6 +17,7 @@ from typing import Final
 
 from codespace import limits, pages
 from codespace.contract import DiffPage
+from codespace.display import display
 from codespace.errors import Refusal
 
 _NAME: Final = "journal"
@@ -123,22 +124,29 @@ def accept(state_dir: str, operation_id: str) -> None:
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
-        raise _unmarked(error) from error
+        raise _unmarked(path, error) from error
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.close(os.open("accepted", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=held))
         os.fsync(held)
+    except BlockingIOError as error:
+        raise Refusal(
+            "FILE_OPERATION_FAILED",
+            "A daemon works on this patch at the moment. Nothing was done.",
+            next_step="Send the same call again in a moment.",
+        ) from error
     except OSError as error:
-        raise _unmarked(error) from error
+        raise _unmarked(path, error) from error
     finally:
         os.close(held)
 
 
-def _unmarked(error: OSError) -> Refusal:
+def _unmarked(path: str, error: OSError) -> Refusal:
     return Refusal(
         "FILE_OPERATION_FAILED",
-        f"The journal of the patch cannot be marked: {os.strerror(error.errno or 0)}. Nothing was done.",
-        next_step="Send the same call again in a moment, or look at the state directory.",
+        f"The journal of the patch ({display(path)}) cannot be marked: {os.strerror(error.errno or 0)}. "
+        "Nothing was done.",
+        next_step="Have this account write there, or move that directory away, and send the same call again.",
     )
 
 
