@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from codespace.beneath import Root
+from codespace.errors import Refusal
 from helper.patch.journal import Journal
 from helper.patch.manifest import Manifest
 from helper.patch.patience import Patience
@@ -18,7 +19,8 @@ from helper.patch.sight import require_mounts
 def settle(root: Root, manifest: Manifest, journal: Journal, patience: Patience) -> tuple[str, dict[str, Any]]:
     """Return the outcome and what was found; asking again gives the same answer.
 
-    Raises: Refusal where a directory of the patch is not mounted as it was, or the disk stands in the way.
+    Raises: Refusal where the operator left its files as they are, a directory of the patch is not mounted as it was, or
+        the disk stands in the way.
 
     `applied`: every path is as the patch leaves it, or was when throwing away began. Otherwise the
     patch is taken back: `failed_rolled_back`, `failed_partial` where somebody else's work was in the
@@ -27,6 +29,12 @@ def settle(root: Root, manifest: Manifest, journal: Journal, patience: Patience)
     outcome = journal.note("outcome")
     if outcome is not None:
         return outcome["outcome"], report(kept=outcome["kept"], rescued=journal.rescued())
+    if journal.marked("accepted"):
+        raise Refusal(
+            "FILE_OPERATION_FAILED",
+            "The operator left the files of this patch as they are. Nothing was done.",
+            next_step="Have it recorded with `codespace operations settle --accept`.",
+        )
     if not journal.marked("finishing"):
         patience.persist(partial(require_mounts, root, manifest))
     mend(root, manifest, journal, patience)

@@ -253,6 +253,16 @@ async def test_what_a_daemon_that_runs_may_not_put_back_now_is_told_and_can_be_a
         assert (accepted.returncode, accepted.stdout) == (0, f"{left}: failed_partial\n")
 
 
+async def test_what_the_operator_left_as_it_is_is_put_back_by_no_daemon_that_did_not_hear_of_it(tmp_path: Path) -> None:
+    async with open_bench(files=FILES) as bench:
+        left = await cut_off(bench, tmp_path, verbs=2, state="applying", created_at=bench.clock())
+        before = tree(bench.root)
+        (tmp_path / "journal" / left / "accepted").touch()  # and his command ended before it was recorded
+        await bench.restart()
+        assert (await status_of(bench, left), tree(bench.root)) == ("unknown", before)
+        assert (await codespace(bench, "settle", "--accept", left)).stdout == f"{left}: failed_partial\n"
+
+
 async def test_a_journal_that_cannot_be_marked_is_named_and_one_that_was_moved_away_needs_no_mark(
     tmp_path: Path,
 ) -> None:
