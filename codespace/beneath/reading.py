@@ -136,7 +136,11 @@ class Reader:
     def open_directory(self, path: str) -> int:
         """Return an O_PATH descriptor of the directory at `path`; the caller closes it."""
         descriptor = self.hold(path)
-        mode = os.fstat(descriptor).st_mode
+        try:
+            mode = os.fstat(descriptor).st_mode
+        except OSError as error:  # of a mount whose server is gone
+            os.close(descriptor)
+            raise refusal(error, path) from error
         if stat.S_ISDIR(mode):
             return descriptor
         os.close(descriptor)

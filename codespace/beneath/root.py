@@ -40,7 +40,7 @@ class Root(Reader):
 
         Raises: Refusal SYMLINK_REJECTED, PATH_ESCAPE.
         """
-        point, mount = ".", (self.identity[0], kernel.mount_id(self.fd))
+        point, mount = ".", _mount(self.fd)
         components = clean(path).split("/")
         # Where no mount is crossed, the kernel says so of the whole way.
         for count in range(1 if self._anchor.submounts else len(components), len(components) + 1):
@@ -52,7 +52,7 @@ class Root(Reader):
                     break
                 raise
             try:
-                found = os.fstat(held).st_dev, kernel.mount_id(held)
+                found = _mount(held)
             finally:
                 os.close(held)
             if found != mount:
@@ -143,6 +143,12 @@ class Root(Reader):
             raise
         except OSError as error:
             raise refusal(error, path) from error
+
+
+def _mount(descriptor: int) -> int:
+    """Return what tells one mount from another; a subvolume has a device number of its own and is none."""
+    number = kernel.mount_id(descriptor)
+    return os.fstat(descriptor).st_dev if number is None else number
 
 
 def _write(descriptor: int, data: bytes) -> None:

@@ -27,7 +27,7 @@ from helper.patch.sight import Sight, Unreadable, discard, is_after, is_before, 
 from helper.patch.staging import sweep, write_beside
 from helper.patch.strays import astray, missed, sweep_strays
 
-_PASSING: Final = frozenset({"EROFS", "EIO", "ENOSPC", "EDQUOT"})
+_PASSING: Final = frozenset({"EROFS", "EIO", "ENOSPC", "EDQUOT", "ENOTCONN", "ESTALE", "ETIMEDOUT", "EHOSTDOWN"})
 _DENIED: Final = frozenset({"EACCES", "EPERM"})  # a directory outside the root gives them too, so they are waited out
 
 
@@ -214,7 +214,7 @@ def _require_passable(error: Exception, codes: Collection[str] = _PASSING) -> No
         raise Refusal(
             "FILE_OPERATION_FAILED",
             f"The disk stands in the way of putting files back ({code}); each file is whole, and the journal is kept.",
-            next_step="Make the directory writable and free some space; it is tried again then.",
+            next_step="Make the directory writable, free some space, mount what is gone; it is tried again then.",
             retryable=True,
             details={"errno": code},
         ) from error

@@ -68,13 +68,14 @@ def see(root: Root, path: str) -> Sight:
 def reach(root: Root, path: str) -> Sight:
     """As `see`, for who decides by it what to do.
 
-    Raises: Refusal where a link or a mount lies on the way, and Unreadable where the file may not be read, as Landlock
-        has it while its directory is outside the root: nobody can say then what is at `path`.
+    Raises: Refusal where a link or a mount lies on the way, a directory may not be searched, or a mount's server is
+        gone; Unreadable where the file may not be read, as Landlock has it while its directory is outside the root.
+        Nobody can say then what is at `path`.
     """
     try:
         held = root.hold(path)
     except Refusal as refused:
-        if leads_elsewhere(refused):
+        if leads_elsewhere(refused) or refused.code == "FILE_OPERATION_FAILED":
             raise
         return _unseen(refused)
     return _read(held)

@@ -63,6 +63,11 @@ def btrfs(folder: Path, where: Path) -> None:
     _run("btrfs", "qgroup", "limit", QUOTA, str(where))
 
 
+def subvolume(where: Path) -> None:
+    """Make a subvolume of a btrfs."""
+    _run("btrfs", "subvolume", "create", str(where))
+
+
 def program(name: str) -> str:
     """Return the path of an installed program."""
     found = shutil.which(name)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -19,7 +20,7 @@ import trio
 from codespace.contract import Workspace
 from codespace.errors import Refusal
 from codespace.runner.patch.patcher import Patcher
-from codespace.testing import Bench, open_bench
+from codespace.testing import Bench, open_bench, processes
 
 from . import filesystems
 from .scenes import SCENES as PATCHES
@@ -221,6 +222,44 @@ async def mount_away(place: Place) -> dict[str, Any]:
     return found | {"back": settled[0]}
 
 
+async def server_gone(place: Place) -> dict[str, Any]:
+    """Settle a patch of two filesystems while the server of one is gone, and when its files are back."""
+    below = place.root / "m"
+    below.mkdir()
+    (place.root / "a").write_text("one\n")
+    workspace = replace(place.workspace, allow_submounts=True)
+    found: dict[str, Any] = {"away": []}
+    with filesystems.sshfs(place.folder, below):
+        (below / "x").write_text("one\n")
+        async with Patcher(str(place.state)) as patcher:
+            await patcher.plan(workspace, OPERATION, BOTH.replace("File: b", "File: m/x"), {})
+            await patcher.stage(workspace, OPERATION)
+            await patcher.install(workspace, OPERATION)
+        (place.root / "a").write_text("theirs\n")  # so that it is taken back
+        for pid in processes.children(os.getpid()):
+            if processes.command_line(pid).startswith(filesystems.program("sshfs")):
+                os.kill(pid, signal.SIGKILL)
+        async with Patcher(str(place.state)) as patcher:
+            for verb in (patcher.settle, patcher.restore):
+                try:
+                    await verb(workspace, OPERATION)
+                except Refusal as refusal:
+                    found["away"].append(refusal.message)
+    place.bind(place.folder / "behind", below)
+    async with Patcher(str(place.state)) as patcher:
+        settled = await patcher.settle(workspace, OPERATION)
+        assert settled is not None
+        await patcher.finish(workspace, OPERATION)
+    return found | {"back": settled[0], "kept": settled[1].kept}
+
+
+async def subvolume(place: Place) -> dict[str, Any]:
+    """Make a directory in a subvolume, which has a device number of its own and is no mount."""
+    filesystems.btrfs(place.folder, place.root)
+    filesystems.subvolume(place.root / "sub")
+    return await place.apply("*** Begin Patch\n*** Add File: sub/new/file\n+x\n*** End Patch")
+
+
 async def overlay(place: Place) -> dict[str, Any]:
     layers = place.folder / "layers"
     layers.mkdir()
@@ -323,6 +362,8 @@ SCENES: dict[str, Callable[[Place], Awaitable[dict[str, Any]]]] = {
     "read-only": read_only,
     "turns read-only": turns_read_only,
     "mount away": mount_away,
+    "server gone": server_gone,
+    "subvolume": subvolume,
     "overlay": overlay,
     "ntfs": ntfs,
     "sshfs": sshfs,

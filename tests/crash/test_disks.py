@@ -121,6 +121,24 @@ def test_a_patch_below_a_mount_that_is_not_there_is_unknown_until_it_is_back(tmp
 
 
 @needs_root
+def test_a_patch_below_a_mount_whose_server_is_gone_is_unknown_until_its_files_are_back(tmp_path: Path) -> None:
+    found = told("server gone", tmp_path)
+    assert ["ENOTCONN" in message for message in found["away"]] == [True, True]
+    assert (found["back"], found["kept"]) == ("failed_partial", ["a"])
+    assert found["tree"] == {"a": "theirs\n", "m/x": "one\n"}
+
+
+@needs_root
+def test_a_directory_that_is_made_in_a_subvolume_is_on_the_filesystem_of_its_root(tmp_path: Path) -> None:
+    found = told("subvolume", tmp_path)
+    assert (found["status"], found["tree"], found["journals"]) == (
+        "applied",
+        {"sub/new/file": "x\n"},
+        ["op-cccccccccccccccccccccccc"],
+    )
+
+
+@needs_root
 def test_a_quota_that_is_hit_in_the_middle_of_a_patch_refuses_it_and_leaves_nothing(tmp_path: Path) -> None:
     found = told("quota", tmp_path)
     assert found["refused"]["status"] == "rejected"

@@ -17,6 +17,7 @@ import pytest
 
 from codespace import limits
 from codespace.beneath import STAGED_PREFIX, Root
+from codespace.beneath.faults import refusal
 from codespace.errors import Refusal
 from helper.patch import staging
 from helper.patch.journal import Journal
@@ -121,6 +122,26 @@ def house(tmp_path: Path) -> Iterator[House]:
 
 REPLACED = 5  # the rename that replaces `a`
 RENAMES = 7  # two directories, two creations, one replacement, two removals
+
+
+def test_an_add_in_a_directory_that_may_not_be_searched_is_put_back_once_it_may(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.cut_off(renames=2)
+    monkeypatch.setattr(limits, "RESTORE_WAIT_SECONDS", 0.05)
+    hold = Root.hold
+
+    def closed(self: Root, path: str) -> int:
+        if path.startswith("d/e/"):
+            raise refusal(PermissionError(errno.EACCES, "closed"), path)
+        return hold(self, path)
+
+    with monkeypatch.context() as shut:
+        shut.setattr(Root, "hold", closed)
+        with pytest.raises(Refusal, match="EACCES"):
+            house.ask("settle")
+    assert house.ask("settle")["outcome"] == "failed_rolled_back"
+    assert house.files() == BEFORE
 
 
 def test_the_patch_takes_as_many_renames_as_the_tests_count(house: House) -> None:
