@@ -391,7 +391,10 @@ class Runner(Protocol):
         """A page of the whole diff of an operation that has a journal; SNAPSHOT_EXPIRED where it has none."""
 
     async def leftovers(self, state_dir: str | None = None) -> Sequence[str]:
-        """The operations whose journals say that something of them may still lie beside their files."""
+        """The operations whose journals say that something of them may still lie beside their files.
+
+        Raises: Refusal FILE_OPERATION_FAILED where the state directory is not there.
+        """
 
     async def expired(self, snapshot_bytes: int, snapshot_age_seconds: float) -> Sequence[str]:
         """The operations whose snapshots are too old, and the oldest while all together are too much."""

@@ -227,6 +227,7 @@ class Patching:
             if motion.ended:  # recorded; until then the journal proves what is on disk
                 await self._tidy(job)
                 _tell_rescued(job, failed)
+                failed = lasting.taking(job.request.operation_key, failed)
             raise failed
         result = {"status": motion.state, "operation_id": job.operation_id, "replayed": False, **plan_view(plan)}
         return result | {"rescued": list(job.rescued)} if job.rescued else result

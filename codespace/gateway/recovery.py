@@ -91,7 +91,9 @@ class Recovery:
                 log.exception("what a dead daemon left could not be settled")
 
     async def _settle_dead(self, instance: Instance) -> None:
-        if await self._settle(instance.id, frozenset, instance.state_dir) and await self._tidy(instance.state_dir):
+        settled = await self._settle(instance.id, frozenset, instance.state_dir)
+        swept = await self._tidy(instance.state_dir, instance.id)
+        if settled and (swept or instance.state_dir == self._instances.own.state_dir):  # which every start sweeps
             await self._instances.bury(instance)
         else:
             self._tried.add(instance.id)
@@ -124,10 +126,10 @@ class Recovery:
         self._tolerated = {name: until for name, until in self._tolerated.items() if until > now}
         return frozenset(self._tolerated)
 
-    async def _tidy(self, state_dir: str) -> bool:
+    async def _tidy(self, state_dir: str, instance_id: str | None = None) -> bool:
         """Sweep behind finished patches of daemons that are gone and could not do so themselves.
 
-        Returns: whether nothing is left of them: nobody looks there again once the daemon is buried.
+        Returns: whether nothing is left of those of `instance_id`: nobody looks there again once it is buried.
         """
         leftovers = await self._settlement.leftovers(state_dir)
         clean = leftovers is not None
@@ -135,7 +137,8 @@ class Recovery:
             operation = await self._ledger.get(operation_id)
             if operation is None or operation.finished_at is None or await self._instances.lives(operation.instance_id):
                 continue
-            clean &= await self._settlement.tidy(operation, state_dir)
+            tidied = await self._settlement.tidy(operation, state_dir)
+            clean &= tidied or operation.instance_id != instance_id
         return clean
 
     async def tend(self, leftovers: Leftovers, under_way: Callable[[], frozenset[str]]) -> None:

@@ -198,6 +198,9 @@ class Settlement:
         try:
             with trio.fail_after(limits.TIDY_SECONDS):
                 return tuple(await self._runner.leftovers(state_dir))
+        except Refusal as refusal:
+            log.warning("journals could not be looked at", state_dir=state_dir, reason=refusal.message)
+            return None
         except Exception as problem:
             log.warning("journals could not be looked at", exc_info=problem)
             return None

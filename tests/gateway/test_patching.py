@@ -14,6 +14,7 @@ from codespace import limits
 from codespace.contract import Caller
 from codespace.errors import Refusal
 from codespace.testing import Bench, open_bench
+from codespace.testing.faulty import Faults
 from codespace.testing.site import tree
 
 CALLER = Caller("memory")
@@ -93,6 +94,21 @@ async def test_a_key_repeats_a_refusal_and_conflicts_with_other_arguments() -> N
         assert "new operation_key" not in second.value.next_step
         assert other.value.code == "OPERATION_KEY_CONFLICT"
         assert tree(bench.root) == OLD
+
+
+async def test_a_patch_that_was_rolled_back_says_that_its_key_is_taken() -> None:
+    faults = Faults()
+    two = "".join(f"*** Update File: {name}\n@@\n-one\n+two\n" for name in "ab")
+    async with open_bench(files={"a": "one\n", "b": "one\n"}, runner=faults.open_runner) as bench:
+
+        async def save() -> None:
+            (bench.root / "b").write_text("theirs\n")
+
+        faults.order("before", "install", save)
+        with pytest.raises(Refusal) as caught:
+            await apply(bench, f"*** Begin Patch\n{two}*** End Patch", operation_key="k")
+    assert caught.value.code == "PATCH_ROLLED_BACK"
+    assert caught.value.next_step.endswith("this one is taken by the call that was refused.")
 
 
 async def test_a_key_is_refused_for_a_patch_that_was_made_for_other_versions() -> None:

@@ -17,7 +17,7 @@ from codespace.errors import Refusal
 from codespace.runner.patch.patcher import Patcher
 from codespace.testing import Bench, open_bench
 from codespace.testing.faulty import Faults, crash
-from codespace.testing.site import tree
+from codespace.testing.site import put_files, tree
 from tests.gateway.test_recovery import recorded
 
 UPDATE = "*** Begin Patch\n*** Update File: a\n@@\n-one\n+two\n*** Update File: b\n@@\n-one\n+two\n*** End Patch"
@@ -121,6 +121,44 @@ async def test_sweeping_that_failed_at_one_start_is_done_at_the_next(tmp_path: P
             assert staged(bench.root)
         await bench.restart()
         assert staged(bench.root) == []
+
+
+async def test_what_was_left_is_swept_once_a_state_directory_that_was_away_is_back(tmp_path: Path) -> None:
+    state_dir, away = tmp_path / "disk/state", tmp_path / "away"
+    async with open_bench(files=FILES) as bench:
+        await cut_off(bench, state_dir, verbs=3, state="applied", created_at=bench.clock())
+        state_dir.rename(away)
+        await bench.restart()
+        assert staged(bench.root)
+        away.rename(state_dir)
+        await bench.restart()
+        assert staged(bench.root) == []
+
+
+async def test_what_cannot_be_swept_in_a_root_that_is_not_registered_keeps_no_daemon_from_its_end(
+    tmp_path: Path,
+) -> None:
+    async with open_bench(files=FILES) as bench:
+        for state_dir in (bench.daemon.settings.state_dir, tmp_path / "state"):
+            other = tmp_path / f"root-{len(str(state_dir))}"
+            put_files(other, FILES)
+            await cut_off(bench, Path(state_dir), verbs=3, state="applied", created_at=bench.clock(), root=other)
+            insert(
+                bench.daemon.settings.database,
+                "instances",
+                id=f"inst-{len(str(state_dir))}",
+                pid=1,
+                started_at=1.0,
+                state_dir=str(state_dir),
+                lock_path=str(tmp_path / "no-such-lock"),
+                roots="[]",
+            )
+        await bench.restart()
+        with sqlite3.connect(bench.daemon.settings.database) as db:
+            unended = [row[0] for row in db.execute("SELECT state_dir FROM instances WHERE ended_at IS NULL")]
+        db.close()
+        # Itself, and the one whose patch waits for its root in a directory that no start sweeps.
+        assert sorted(unended) == sorted([bench.daemon.settings.state_dir, str(tmp_path / "state")])
 
 
 async def test_one_that_is_older_than_a_day_waits_for_the_operator_and_blocks_nobody(tmp_path: Path) -> None:

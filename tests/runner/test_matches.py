@@ -21,6 +21,7 @@ from codespace.runner.search.matches import Lines, has
         (b"one\nx\0two\0", [(0, b"one\n"), (6, b"two\n")], True),  # a NUL byte ends a line behind the first
         (codecs.BOM_UTF8 + b"one\ntwo\n", [(0, b"one\n"), (4, b"two\n")], True),
         ("one \u00e9\ntwo\n".encode("utf-16"), [(0, "one \u00e9\n".encode()), (7, b"two\n")], True),
+        ("\ufeffone\n".encode("utf-16"), [(0, b"one\n")], True),  # ripgrep drops a second mark as well
         ("one\n".encode("utf-16-be"), [(0, b"one\n")], False),  # no mark says what it is
         (b"one\ntwo\n", [(0, b"one\n"), (4, b"key\n")], False),
         (b"one\ntwo\n", [(8, b"two\n")], False),

@@ -22,6 +22,7 @@ import trio
 from codespace import limits
 from codespace.beneath import Root
 from codespace.contract import DiffPage, PatchPlan, PatchReport, Workspace
+from codespace.display import display
 from codespace.errors import Refusal
 from codespace.platform import own_umask
 from codespace.runner.patch import journals
@@ -268,8 +269,13 @@ class Patcher:
         await trio.to_thread.run_sync(journals.accept, where, operation_id)
 
     async def leftovers(self, state_dir: str | None = None) -> Sequence[str]:
-        """Return the operations whose journals say that something of them may still lie beside their files."""
+        """Return the operations whose journals say that something of them may still lie beside their files.
+
+        Raises: Refusal FILE_OPERATION_FAILED where the state directory is not there: nothing is known of them then.
+        """
         where = self._state_dir if state_dir is None else state_dir
+        if not await trio.to_thread.run_sync(os.path.isdir, where, abandon_on_cancel=True):
+            raise Refusal("FILE_OPERATION_FAILED", f"The state directory {display(where)} is not there.")
         return await trio.to_thread.run_sync(journals.leftovers, where)
 
     def helpers(self) -> dict[str, int]:

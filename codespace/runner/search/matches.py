@@ -149,7 +149,7 @@ def has(descriptor: int, lines: Lines) -> bool:
         end = max((start + len(raw) for start, raw in lines), default=0)
         if end > limits.SEARCH_OUTPUT_BYTES:
             return False
-        there = os.pread(descriptor, 2 + 2 * end, 0).decode("utf-16", "replace").encode()
+        there = os.pread(descriptor, 4 + 2 * end, 0).decode("utf-16", "replace").removeprefix("\ufeff").encode()
         return all(there[start : start + len(raw)] == raw for start, raw in lines)
     behind = len(mark) if mark == codecs.BOM_UTF8 else 0
     return all(
