@@ -1,4 +1,4 @@
-"""The one function that makes hostile text safe to show on a terminal, a page or in a log.
+"""What makes hostile text safe to show on a terminal, a page or in a log.
 
 Control characters act on terminals, bidirectional marks reorder what a person reads, and invisible
 characters hide what differs. Each is written as an escape, so that what is shown is what is there.
@@ -8,8 +8,9 @@ to a program.
 
 from __future__ import annotations
 
+import json
 import unicodedata
-from typing import Final
+from typing import Any, Final
 
 _ESCAPED_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 # Categories whose members are invisible or act: controls, formats (bidirectional marks, zero-width
@@ -35,9 +36,17 @@ def display(text: str, *, limit: int | None = None, newlines: bool = False) -> s
         join what is not the text's own: the beginning of a line, or the sign there of a diff.
     """
     shown = "\n".join(_line(line, newlines) for line in (text.split("\n") if newlines else [text]))
-    if limit is not None and len(shown) > limit:
-        return f"{shown[:limit]}… (+{len(shown) - limit} characters)"
-    return shown
+    return shown if limit is None else _cut(shown, limit)
+
+
+def display_json(value: Any, *, limit: int | None = None) -> str:
+    """Return a plain JSON value in one line as `display` does; backslashes are JSON's own, which writes them twice."""
+    shown = "\\".join(map(display, json.dumps(value, ensure_ascii=False).split("\\")))
+    return shown if limit is None else _cut(shown, limit)
+
+
+def _cut(shown: str, limit: int) -> str:
+    return shown if len(shown) <= limit else f"{shown[:limit]}… (+{len(shown) - limit} characters)"
 
 
 def _line(text: str, newlines: bool) -> str:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codespace.display import display
+from codespace.display import display, display_json
 
 _ACTS = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 
@@ -67,6 +67,11 @@ def test_no_mark_joins_the_sign_of_a_line_and_those_of_letters_stay(mark: str) -
     lines = f"{mark}\n+{mark}{mark}=\n-{mark}\n {mark}\n\t{mark}\n+a{mark}{mark}\n"
     assert display(lines, newlines=True) == (f"{told}\n+{told}{told}=\n-{told}\n {told}\n\t{told}\n+a{mark}{mark}\n")
     assert display(f"a{mark}") == f"a{mark}"
+
+
+def test_json_keeps_its_own_backslashes_and_nothing_in_it_acts() -> None:
+    assert display_json(["a\\.py$", "one\ntwo", "\u202e"]) == r'["a\\.py$", "one\ntwo", "\u202e"]'
+    assert display_json("abcdef", limit=3) == '"ab… (+5 characters)'
 
 
 def test_a_cut_says_how_much_is_missing() -> None:

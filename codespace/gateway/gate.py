@@ -8,6 +8,7 @@ JSON values.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -470,9 +471,12 @@ def _naming_relative(workspace: Workspace) -> Iterator[None]:
         yield
     except Refusal as refusal:
         path, below = (refusal.details or {}).get("path"), f"{workspace.root.rstrip('/')}/"
-        if refusal.code == "PATH_ESCAPE" and isinstance(path, str) and f"{path}/".startswith(below):
-            named = f"Send {display(path[len(below) :].strip('/') or '.')!r} instead. "
-            refusal.next_step = named + refusal.next_step.removeprefix(named)  # it may be told to several who wait
+        if refusal.code == "PATH_ESCAPE" and isinstance(path, str):
+            whole = posixpath.normpath(path)
+            relative = whole[len(below) :] or "."
+            if f"{whole}/".startswith(below) and display(relative) == relative:  # else it could not be sent as it reads
+                named = f"Send '{relative}' instead. "
+                refusal.next_step = named + refusal.next_step.removeprefix(named)  # it may be told to several who wait
         raise
 
 

@@ -43,6 +43,7 @@ def taking(operation_key: str | None, refusal: Refusal) -> Refusal:
     """Return a refusal that is recorded under a key, saying that the next call needs another one."""
     if operation_key is not None:
         refusal.next_step += " Use a new operation_key for it: this one is taken by the call that was refused."
+        refusal.retryable = False  # the same call would only be told the same
     return refusal
 
 

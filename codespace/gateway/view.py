@@ -16,6 +16,7 @@ from codespace.gateway.hold import Hold
 from codespace.gateway.operation import Operation
 
 _PATHS: Final = frozenset({"path", "from_path", "files", "kept", "rescued"})
+_OF_ALL: Final = frozenset({"diff", "diff_truncated", "notes"})
 _LONG: Final = frozenset({"diff", "diff_truncated", "stdin", "data"})
 
 
@@ -64,17 +65,31 @@ def _paths(told: Any, *, is_path: bool = False) -> Iterator[str]:
 def visible(told: Mapping[str, Any], workspace: Workspace) -> dict[str, Any]:
     """Return what is told of files without those that are hidden by now; `files_left_out` counts them.
 
-    A diff goes as a whole, and so does a move from or to such a file.
+    A diff and the notes go as a whole, and so does a move from or to such a file.
     """
-    files, changes = told.get("files", ()), told.get("changes", ())
-    left_out = set(filter(Hidden(workspace.hidden_paths).may_cover, (*files, *_paths(changes))))
-    if not left_out:
-        return dict(told)
-    return {name: value for name, value in told.items() if name != "diff"} | {
-        "files": [path for path in files if path not in left_out],
-        "changes": [change for change in changes if left_out.isdisjoint(_paths(change))],
-        "files_left_out": len(left_out),
-    }
+    hidden = Hidden(workspace.hidden_paths).may_cover
+    files, changes, bound = told.get("files", ()), told.get("changes", ()), told.get("bound", {})
+    left_out = set(filter(hidden, (*files, *_paths(changes))))
+    unbound = {name for name, value in bound.items() if any(map(hidden, _named_by(name, value)))}
+    shown = dict(told)
+    if left_out:
+        shown = {name: value for name, value in told.items() if name not in _OF_ALL} | {
+            "files": [path for path in files if path not in left_out],
+            "changes": [change for change in changes if left_out.isdisjoint(_paths(change))],
+        }
+    if unbound:
+        shown["bound"] = {name: value for name, value in bound.items() if name not in unbound}
+    if "events" in told:
+        shown["events"] = [
+            {name: value for name, value in event.items() if name != "details" or not any(map(hidden, _paths(value)))}
+            for event in told["events"]
+        ]
+    return shown | ({"files_left_out": len(left_out) + len(unbound)} if left_out or unbound else {})
+
+
+def _named_by(name: str, value: str) -> tuple[str, str]:
+    """Return what an entry of `bound` is of, and where it leads where it is a link."""
+    return name.partition(":")[2], value.removeprefix("-> ").partition(", outside of")[0]
 
 
 def visible_body(body: Mapping[str, Any], workspace: Workspace) -> dict[str, Any]:

@@ -7,7 +7,6 @@ as it is.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final, Literal
@@ -15,7 +14,7 @@ from typing import Any, Final, Literal
 import mcp_types as types
 
 from codespace import limits, log
-from codespace.display import display
+from codespace.display import display, display_json
 from codespace.errors import Refusal
 
 Decision = Literal["grant", "deny"]
@@ -81,7 +80,7 @@ def _preview(shown: Mapping[str, Any]) -> str:
         notes = "".join(f"note: {display(note)}\n" for note in shown.get("notes", ()))
         return f"{notes}{display(shown['diff'], newlines=True)}"
     told = {name: value for name, value in shown.items() if name not in _USUAL or value != _USUAL[name]}
-    return "\n".join(f"{name}: {display(json.dumps(value, ensure_ascii=False))}" for name, value in told.items())
+    return "\n".join(f"{name}: {display_json(value)}" for name, value in told.items())
 
 
 def _decision(answer: types.ElicitResult) -> Decision | None:

@@ -7,14 +7,13 @@ cannot pass for it. Names from outside are escaped; content is not: a patch must
 from __future__ import annotations
 
 import base64
-import json
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from codespace import duration, limits
-from codespace.display import display
+from codespace.display import display, display_json
 
 Result = Mapping[str, Any]
 
@@ -27,22 +26,14 @@ _NOT_SAYABLE: Final = "A name with an escape, such as \\n, may hold what no argu
 def write(tool: str, result: Result) -> str:
     """Return the text of a success result; JSON for a tool without a writer of its own."""
     writer = _WRITERS.get(tool)
-    text = _json(result) if writer is None else writer(result)
+    text = display_json(result) if writer is None else writer(result)
     for name, label in (
         ("ignored_arguments", "Ignored arguments"),
         ("coordination", "Waiting user input (steer_claim_next)"),
     ):
         if result.get(name):
-            text = f"{label}: {_json(result[name])}\n{text}"
+            text = f"{label}: {display_json(result[name])}\n{text}"
     return text
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=None)
-
-
-def _shown(value: Any) -> str:
-    return "\\".join(display(part) for part in _json(value).split("\\"))  # JSON writes its own backslashes twice
 
 
 def _name(text: Any) -> str:
@@ -69,7 +60,7 @@ def _info(result: Result) -> str:
         lines += [
             _line(f"workspace_id {_name(result.get('workspace_id'))}", f"profile {result.get('profile')}"),
             f"root {_name(result.get('root'))}",
-            f"execution {_json(result['execution'])}",
+            f"execution {display_json(result['execution'])}",
         ]
     elif listed:
         lines.append("Next: workspace_info with a workspace_id says what is allowed and enforced there.")
@@ -210,7 +201,7 @@ def _patch(result: Result) -> str:
     lines += _notes(result)
     lines += _since(result)
     if result.get("rescued"):
-        lines.append(f"bytes of others that it found are kept for the operator: {_shown(result['rescued'])}")
+        lines.append(f"bytes of others that it found are kept for the operator: {display_json(result['rescued'])}")
     if result.get("diff"):
         lines.append("diff (cut):" if result.get("diff_truncated") else "diff:")
         lines.append(result["diff"])
@@ -223,7 +214,7 @@ def _since(result: Result) -> list[str]:
         return [f"left out, hidden by now: {_count(left, 'file')}"] if (left := result.get("files_left_out")) else []
     if result["still_current"] is False:
         return ["not as the operation left it any more: read the files before you go on"]
-    return [f"still as the operation left it: {_json(result['still_current'])}"]
+    return [f"still as the operation left it: {display_json(result['still_current'])}"]
 
 
 def _change(change: Result) -> str:
@@ -245,7 +236,7 @@ def _operation(result: Result) -> str:
     if result.get("process_id"):
         lines.append("Next: read_process for its output, as long as that is kept.")
     if "outcome" in result:
-        lines.append(f"outcome {_shown(result['outcome'])}")
+        lines.append(f"outcome {display_json(result['outcome'])}")
     return "\n".join([*lines, *_events(result)])
 
 
@@ -254,7 +245,7 @@ def _events(result: Result) -> list[str]:
     told, steps = {**result, **result.get("outcome", {})}, list[str]()
     for event in result.get("events", ()):
         news = {name: value for name, value in event.get("details", {}).items() if told.get(name) != value}
-        steps.append(f"{event['event']} {_shown(news)}" if news else event["event"])
+        steps.append(f"{event['event']} {display_json(news)}" if news else event["event"])
     if steps and "finished_at" not in result:
         steps[-1] += f": {display(str(result['events'][-1].get('reason', '')))}"
     return [f"events {', '.join(steps)}"] if steps else []
@@ -278,7 +269,7 @@ def _exec(result: Result) -> str:
     ]
     network = result.get("network")
     decisions = network.get("decisions", ()) if isinstance(network, Mapping) else ()
-    lines += [f"network decision: {_json(decision)}" for decision in decisions]
+    lines += [f"network decision: {display_json(decision)}" for decision in decisions]
     return "\n".join([*lines, *_tail(result)])
 
 
@@ -309,7 +300,7 @@ def _tail(result: Result) -> list[str]:
 
 
 def _state(result: Result) -> str:
-    command = display(_json(result["command"]), limit=limits.ERROR_TEXT_CHARACTERS) if "command" in result else None
+    command = display_json(result["command"], limit=limits.ERROR_TEXT_CHARACTERS) if "command" in result else None
     ids = (_id(result, name) for name in ("process_id", "operation_id", "workspace_id"))
     lines = [_line(_ending(result), *ids, command)]
     if result.get("state") == "running":
@@ -388,9 +379,9 @@ def _approval(result: Result) -> str:
     ending = "expired" if state == "denied" and result.get("reason") == "expired" else state
     lines = [_line(state, *ids, f"expires {until}" if until else None, reason), nexts.get(ending, "")]
     if result.get("shown"):
-        lines.append(f"shown {_shown(result['shown'])}")
+        lines.append(f"shown {display_json(result['shown'])}")
     if "result" in result:
-        lines.append(f"result {_json(result['result'])}")
+        lines.append(f"result {display_json(result['result'])}")
     return "\n".join(line for line in lines if line)
 
 
@@ -406,9 +397,9 @@ def _stored(tool: str, result: Result) -> str:
     """A stored result lacks diff and output, and may be an error: write what is there."""
     writer = _WRITERS.get(tool)
     try:
-        return _json(result) if writer is None else f"{tool}: {writer(result)}"
+        return display_json(result) if writer is None else f"{tool}: {writer(result)}"
     except (KeyError, TypeError):
-        return f"{tool}: {_json(result)}"
+        return f"{tool}: {display_json(result)}"
 
 
 # --- works ---
@@ -467,7 +458,7 @@ def _force(name: str, result: Result) -> str | None:
     value = result[name]
     if isinstance(value, Mapping) and "enforcement" in value:
         value = f"{value.get('policy', '')} (enforcement {value['enforcement']})"
-    return f"{name} {value if isinstance(value, str) else _json(value)}"
+    return f"{name} {value if isinstance(value, str) else display_json(value)}"
 
 
 _WRITERS: Final[Mapping[str, Callable[[Result], str]]] = {

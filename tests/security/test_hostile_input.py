@@ -205,13 +205,18 @@ async def test_what_is_hidden_later_is_told_by_no_record_either_and_the_operator
     )
     missed = "*** Begin Patch\n*** Update File: secret/none.txt\n@@\n-1\n+2\n*** End Patch\n"
     waiting = "*** Begin Patch\n*** Update File: secret/s.txt\n@@\n-2\n+3\n*** End Patch\n"
-    files = {"secret/s.txt": "1\n", "open.txt": "1\n", "a.txt": "1\n"}
+    two_places = "*** Begin Patch\n*** Update File: secret/two.txt\n@@\n-1\n+2\n*** End Patch\n"
+    files = {"secret/s.txt": "1\n", "secret/two.txt": "1\n1\n", "open.txt": "1\n", "a.txt": "1\n"}
     async with open_bench(files=files) as bench:
         applied = await bench.call("apply_patch", patch=patch, operation_key="done")
+        await bench.daemon.operator._ledger.note_rescued(applied["operation_id"], ["secret/s.txt"])
         rejected = await refusal(bench, "apply_patch", patch=missed, operation_key="missed")
         bench.site.add_workspace("main", approvals="confirm")
         await bench.restart()
         pending = (await refusal(bench, "apply_patch", patch=waiting)).approval_id
+        twice = (await refusal(bench, "apply_patch", patch=two_places)).approval_id
+        (bench.root / "link").symlink_to("secret/s.txt")
+        bound = (await refusal(bench, "exec_command", command=["cat", "link"])).approval_id
         undo = (await refusal(bench, "operation_undo", operation_id=applied["operation_id"])).approval_id
         await bench.call("approval_resolve", approval_id=undo, decision="grant")
         bench.site.add_workspace("main", approvals="confirm", hidden_paths=["/secret"])
@@ -228,7 +233,9 @@ async def test_what_is_hidden_later_is_told_by_no_record_either_and_the_operator
         told.append(await bench.call("operation_status", operation_id=rejected.operation_id))
         told.append((await refusal(bench, "apply_patch", patch=missed, operation_key="missed")).body())
         told.append((await refusal(bench, "apply_patch", patch=waiting)).body())
-        told.append(await bench.call("approval_status", approval_id=pending, wait_seconds=0))
+        told += [
+            await bench.call("approval_status", approval_id=each, wait_seconds=0) for each in (pending, twice, bound)
+        ]
         told.append((await refusal(bench, "operation_resume", approval_id=undo)).body())
         told.append(await bench.call("approval_status", approval_id=undo, wait_seconds=0))
         bench.site.add_workspace("main", hidden_paths=["/secret"])
