@@ -20,7 +20,9 @@ _PASSING: Final = ("No space left", "ENOSPC", "exceeded", "temporarily", "alloca
 # Whoever gives some back ends these; as a rule a command, which must not decide for those that follow.
 _APPARMOR: Final = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
 _DEBIAN: Final = "/proc/sys/kernel/unprivileged_userns_clone"
-_MOST: Final = "/proc/sys/user/max_user_namespaces"
+_KINDS: Final = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
+_MOST: Final = "/proc/sys/user/max_{}_namespaces"
+_UNKNOWN_CALL: Final = "Function not implemented"
 
 
 def unusable(path: str) -> str:
@@ -31,10 +33,19 @@ def unusable(path: str) -> str:
 def explain(bubblewrap: str, complaint: str) -> str | None:
     """Return the lasting cause behind a bubblewrap that made no sandbox; None where there is none that is known."""
     is_refused, is_passing = (any(sign in complaint for sign in signs) for signs in (_REFUSED, _PASSING))
-    if (is_refused or is_passing) and _number(_MOST) == 0:
-        return f"user namespaces are switched off ({_MOST} is 0); as root: `sysctl -w user.max_user_namespaces=15000`"
+    off = next((kind for kind in _KINDS if _number(_MOST.format(kind)) == 0), None)
+    if (is_refused or is_passing) and off is not None:
+        return (
+            f"{off} namespaces are switched off ({_MOST.format(off)} is 0); as root: "
+            f"`sysctl -w user.max_{off}_namespaces=15000`"
+        )
     if is_passing:
         return None
+    if _UNKNOWN_CALL in complaint:
+        return (
+            f"the kernel, or a filter on what this process may call, knows no namespaces ({_first(complaint)}); run "
+            "CodeSpace outside of that filter, or on another kernel"
+        )
     if _UNSUPPORTED in complaint:
         return "this kernel is built without user namespaces (CONFIG_USER_NS); run CodeSpace on one that has them"
     if not is_refused:

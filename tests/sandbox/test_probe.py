@@ -229,11 +229,12 @@ DENIED = (
 
 @pytest.mark.parametrize("denied", DENIED, ids=["debian", "wheel"])
 def test_known_causes_name_their_remedy_and_others_none(denied: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = {causes._MOST: 0}
+    settings = {"/proc/sys/user/max_user_namespaces": 0}
     monkeypatch.setattr(causes, "_number", settings.get)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert "max_user_namespaces=15000" in str(causes.explain("/usr/bin/bwrap", denied))
-    settings.update({causes._MOST: 1000, causes._DEBIAN: 0})
+    settings = {causes._DEBIAN: 0}
+    monkeypatch.setattr(causes, "_number", settings.get)
     assert "unprivileged_userns_clone=1" in str(causes.explain("/usr/bin/bwrap", denied))
     settings.update({causes._DEBIAN: 1, causes._APPARMOR: 1})
     told = str(causes.explain("/usr/bin/bwrap", denied))
@@ -252,6 +253,8 @@ def test_known_causes_name_their_remedy_and_others_none(denied: str, monkeypatch
     assert "ask who keeps it" in str(causes.explain("/usr/bin/bwrap", denied))
     unsupported = "bwrap: Creating new namespace failed, likely because the kernel does not support user namespaces."
     assert "CONFIG_USER_NS" in str(causes.explain("/usr/bin/bwrap", unsupported))
+    filtered = "bwrap: Creating new namespace failed: Function not implemented"
+    assert "knows no namespaces" in str(causes.explain("/usr/bin/bwrap", filtered))
     monkeypatch.setattr(os, "geteuid", lambda: 0)  # refused to root is refused for good too
     assert "ask who keeps it" in str(causes.explain("/usr/bin/bwrap", denied))
 
@@ -268,13 +271,16 @@ PASSING = (
 def test_what_may_be_given_back_is_no_lasting_cause_in_a_container_or_behind_apparmor(
     said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = {causes._MOST: 10, causes._DEBIAN: 0, causes._APPARMOR: 1}
+    settings = {causes._DEBIAN: 0, causes._APPARMOR: 1}
     monkeypatch.setattr(causes, "_number", settings.get)
     monkeypatch.setattr(causes, "_container", lambda: "a Docker container")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert causes.explain("/usr/bin/bwrap", said) is None
-    settings[causes._MOST] = 0
-    assert "switched off" in str(causes.explain("/usr/bin/bwrap", said))
+    for kind in ("user", "net", "cgroup"):
+        monkeypatch.setattr(causes, "_number", {f"/proc/sys/user/max_{kind}_namespaces": 0}.get)
+        told = str(causes.explain("/usr/bin/bwrap", said))
+        assert told.startswith(f"{kind} namespaces are switched off")
+        assert f"sysctl -w user.max_{kind}_namespaces=" in told
 
 
 _CHROOT = r"""
