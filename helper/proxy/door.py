@@ -8,6 +8,7 @@ import traceback
 
 import trio
 
+from codespace import limits, watches
 from helper.proxy.connection import Rules, Unheard, serve
 from helper.proxy.decision import Refused
 
@@ -37,7 +38,26 @@ async def receive(listener: socket.socket, rules: Rules) -> None:
         finally:
             rules.traffic.connections -= 1
 
-    await trio.serve_listeners(admit, [inside])
+    await trio.serve_listeners(admit, [_Patient(inside)])
+
+
+class _Patient(trio.abc.Listener[trio.SocketStream]):
+    """A listener that goes on while no watch of it is to be had: it looks again then."""
+
+    def __init__(self, inside: trio.SocketListener) -> None:
+        self._inside = inside
+
+    async def accept(self) -> trio.SocketStream:
+        while True:
+            try:
+                return await self._inside.accept()
+            except OSError as error:
+                if not watches.is_short(error):
+                    raise
+            await trio.sleep(limits.WATCH_RETRY_SECONDS)
+
+    async def aclose(self) -> None:
+        await self._inside.aclose()
 
 
 def turn_away(client: trio.SocketStream) -> None:

@@ -8,6 +8,7 @@ once the daemon has closed its side. There is no verb to change anything.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -16,7 +17,7 @@ from typing import Any, Final
 
 import trio
 
-from codespace import limits
+from codespace import limits, watches
 from helper.proxy.connection import Unheard
 from helper.proxy.decision import Decision
 from helper.proxy.policy import Policy
@@ -35,13 +36,11 @@ async def receive_order(control: socket.socket) -> tuple[Policy, socket.socket]:
     Raises: BadOrder; EOFError, OSError where the daemon gave up, or took longer than limits.PROXY_START_SECONDS.
     """
     control.setblocking(False)
-    await trio.lowlevel.wait_readable(control)
-    data, descriptors, _, _ = socket.recv_fds(control, 65_536, 2)
+    data, descriptors = await _begin(control)
     try:
         with trio.move_on_after(limits.PROXY_START_SECONDS):
             while not data.endswith(b"\n"):
-                await trio.lowlevel.wait_readable(control)
-                more = control.recv(65_536)
+                more = await watches.receive(control, 65_536)
                 if not more or len(data) > _ORDER_BYTES:
                     raise EOFError
                 data += more
@@ -61,6 +60,14 @@ async def receive_order(control: socket.socket) -> tuple[Policy, socket.socket]:
     return policy, listener
 
 
+async def _begin(control: socket.socket) -> tuple[bytes, list[int]]:
+    while True:
+        await watches.wait_readable(control)
+        with contextlib.suppress(BlockingIOError):
+            data, descriptors, _, _ = socket.recv_fds(control, 65_536, 2)
+            return data, descriptors
+
+
 def _close(descriptors: list[int]) -> None:
     """Close what was received and is of no use."""
     for descriptor in descriptors:
@@ -71,6 +78,7 @@ class Daemon:
     """The daemon's end, as a door sees it."""
 
     def __init__(self, control: socket.socket) -> None:
+        self._control = control
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(control))
         self._turn = trio.Lock()
 
@@ -93,8 +101,6 @@ class Daemon:
 
     async def wait_closed(self) -> None:
         """Return once the daemon has closed its side, or is gone."""
-        try:
-            while await self._stream.receive_some(1):
+        with contextlib.suppress(OSError):
+            while await watches.receive(self._control, 1):
                 pass  # it has nothing more to say
-        except trio.BrokenResourceError:
-            pass

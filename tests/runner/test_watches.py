@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from codespace.runner.output.output import Output
 from codespace.sandbox.box import Sandbox
 from codespace.testing import open_bench as open_daemon
 from codespace.testing.shortage import no_watches
+from helper.proxy.run import stand
 
 from .supervised import open_bench
 
@@ -79,3 +81,22 @@ async def test_a_fault_in_following_a_command_ends_that_command_alone(
     assert (state.state, state.termination) == ("exited", "lost")
     assert any("files is not known: the run was ended by a fault" in note for note in state.notes)
     assert any(line["log_level"] == "error" for line in told)
+
+
+async def test_a_door_whose_order_comes_while_there_is_no_watch_serves_once_there_are_some() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, socket.create_server(("127.0.0.1", 0)) as listener:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stand, theirs, 0)
+            await trio.testing.wait_all_tasks_blocked()
+            with no_watches():
+                socket.send_fds(ours, [b'{"rules": []}\n'], [listener.fileno()])
+                ours.setblocking(False)
+                assert b"open" in await watches.receive(ours, 1_000)
+            asked = await trio.open_tcp_stream(*listener.getsockname())
+            async with asked:
+                with trio.fail_after(30):
+                    await asked.send_all(b"GET http://example.com/ HTTP/1.1\r\nHost: example.com\r\n\r\n")
+                    answer = await asked.receive_some()
+            nursery.cancel_scope.cancel()
+    assert answer.startswith(b"HTTP/1.1 403"), answer
