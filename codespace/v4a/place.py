@@ -136,6 +136,13 @@ class Finder:
             pattern
         )  # whatever an earlier pass accepts, the last one does too
 
+    def places(self, number: int, at: int, length: int) -> str | None:
+        """Say at how many places from `at` on the lines there stand in a form, if at several and if that is cheap."""
+        with suppress(Refusal):
+            form = self._pass(number)
+            return form.count(form.lines[at : at + length], at)
+        return None
+
     def _pass(self, number: int) -> _Pass:
         if number not in self._passes:
             lines = self._lines
@@ -225,7 +232,7 @@ def place(path: str, chunks: Sequence[Chunk], text: Text, effort: Effort, notes:
     Raises: Refusal INVALID_PATCH that explains the first chunk without a place; LIMIT_REACHED.
     """
     finder = Finder(text.lines, effort)
-    again = _Pass(text.lines, notes.effort)
+    again = Finder(text.lines, notes.effort)
     replacements: list[Replacement] = []
     cursor = 0
     for number, chunk in enumerate(chunks, 1):
@@ -262,7 +269,7 @@ def pattern_of(lines: Sequence[tuple[Kind, str]]) -> list[str]:
 
 
 def _note(
-    chunk: Chunk, lines: Sequence[tuple[Kind, str]], at: int, cursor: int, again: _Pass, text: Text
+    chunk: Chunk, lines: Sequence[tuple[Kind, str]], at: int, cursor: int, again: Finder, text: Text
 ) -> str | None:
     """Say how a chunk was placed, if not to the letter at the only place from the cursor on.
 
@@ -274,15 +281,15 @@ def _note(
         where = f"behind line {text.number(cursor - 1)}" if cursor else "at the top"
         return f"its empty line is not there; its new lines stand {where}" if adds else None
     told: list[str] = []
-    there = again.lines[at : at + len(pattern)]
-    if there != pattern:
-        passes = zip(_FORMS[1:], _LENIENCIES, strict=True)
-        lenient, own = next(words for form, words in passes if form(there) == form(pattern))
+    there = text.lines[at : at + len(pattern)]
+    number = next(number for number, form in enumerate(_FORMS) if form(there) == form(pattern))
+    if number > 0:
+        lenient, own = _LENIENCIES[number - 1]
         told.append(f"placed with {lenient}" + (f"; its new lines keep the patch's own {own}" if adds and own else ""))
     follows = 0 < at == cursor
     if not chunk.end_of_file and not (follows and chunk.anchor is None):  # else one place is meant, and no other
         first = at - follows  # an anchor right above belongs to it
-        places = again.count(again.lines[first : at + len(pattern)], first)
+        places = again.places(number, first, at + len(pattern) - first)
         stand = "with its @@ line it stands" if follows else "its lines stand"
         behind = f" behind line {text.number(cursor - 1)}" if cursor and not follows else ""
         if places is not None:

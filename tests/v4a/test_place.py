@@ -200,6 +200,11 @@ def notes(bench: Any, before: str, *lines: str) -> list[str]:
             ["-a"],
             "placed with white space ignored; its lines stand at 3 places; the first, line 1, was taken",
         ),
+        (
+            "    a\nb\n\ta\n",
+            ["-a"],
+            "placed with white space ignored; its lines stand at 2 places; the first, line 1, was taken",
+        ),
         ("b\n  a\n", ["-a", "+b", "*** End of File"], f"placed with white space ignored; {OWN} indentation"),
         (
             "a\u2014b\n",
