@@ -151,20 +151,24 @@ def _require_shape(packed: Mapping[str, Any]) -> None:
     """
     texts: list[Any] = [packed["operation"], packed["root"]]
     numbers: list[Any] = [*packed["identity"]]
+    modes: list[Any] = []
+    owners: list[Any] = []
     for path, beside, mode in packed["directories"]:
         texts += [path, beside]
-        numbers += [] if mode is None else [mode]
+        modes += [] if mode is None else [mode]
     for path, mode in packed["emptied"]:
         texts.append(path)
-        numbers.append(mode)
+        modes.append(mode)
     for slot in packed["slots"]:
         texts += [slot[name] for name in ("path", "beside", "before", "after")]
         texts += [] if slot["source"] is None else [slot["source"]]
-        numbers += [slot["number"]] if slot["mode"] is None else [slot["number"], slot["mode"]]
+        numbers.append(slot["number"])
+        modes += [] if slot["mode"] is None else [slot["mode"]]
         if slot["action"] not in get_args(Action):
             raise ValueError("a slot has no action")
         for metadata in (slot[name] for name in ("metadata", "given") if name in slot):
-            numbers += [metadata["mode"], *metadata["owner"]]
+            owners += metadata["owner"]
+            modes.append(metadata["mode"])
             texts += [text for pair in (metadata["attributes"] | {}).items() for text in pair]
     for change in packed["changes"]:
         texts += [change[name] for name in ("path", "kind", "before_version", "after_version")]
@@ -172,7 +176,12 @@ def _require_shape(packed: Mapping[str, Any]) -> None:
     for number, data in (packed.get("before", {}) | {}).items():
         int(number)
         base64.b64decode(data)
-    if not all(isinstance(text, str) for text in texts) or not all(isinstance(number, int) for number in numbers):
+    for pair in ({} | (packed.get("mounts") or {})).items():
+        texts += pair
+    whole = all(isinstance(text, str) for text in texts)
+    for values, least, most in ((numbers, 0, 1 << 64), (modes, 0, 0o7777), (owners, -1, 1 << 32)):
+        whole &= all(isinstance(value, int) and least <= value <= most for value in values)
+    if not whole:
         raise TypeError("a value is none that its field may have")
 
 

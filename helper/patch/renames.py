@@ -208,7 +208,7 @@ def _bring_to_an_end(root: Root, slot: Slot, journal: Journal) -> None:
         elif there is None:
             put_at(directory, spare, directory, name)
         else:  # a third file came between the steps: it stays, and what it displaced is kept if nobody planned it
-            throw_away(root, slot.number, spare_name(slot), (slot.before,), journal)
+            throw_away(root, slot.number, spare_name(slot), (slot.before, slot.after), journal)
 
 
 def _is_one_file(root: Root, slot: Slot, beside: os.stat_result, there: os.stat_result) -> bool:
