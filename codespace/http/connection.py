@@ -144,6 +144,12 @@ def vouch() -> None:
         connection.is_known = True
 
 
+def cut() -> None:
+    """Close the connection of this request, whose answer was cut off: Hypercorn would read no other from it."""
+    if (connection := _current.get()) is not None:
+        connection.stream.socket.close()
+
+
 def _most() -> int:
     """Return how many there may be: half of the files that can be open here, but for those that one command takes."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

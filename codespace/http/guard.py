@@ -216,7 +216,9 @@ def _flushing(send: Send) -> Send:
             return
         # Protects one send and Hypercorn's step after it. When time runs out the send is cancelled like any
         # other: over HTTP/2 it would wait for ever for a client that has left.
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.HTTP_FLUSH_SECONDS):
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.HTTP_FLUSH_SECONDS) as scope:
             await send(message)
+        if scope.cancelled_caught:
+            connection.cut()
 
     return flush

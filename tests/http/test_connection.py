@@ -72,6 +72,19 @@ async def test_a_handshake_that_is_none_is_answered_and_its_connection_ended() -
         assert await is_served(door)
 
 
+async def test_a_connection_whose_answer_was_cut_off_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HTTP_IDLE_SECONDS", 600.0)  # which would end it, too
+    async with open_door() as door, await door.connect() as stream:
+        assert await greeted(door, stream)
+        monkeypatch.setattr(limits, "HTTP_FLUSH_SECONDS", 0.0)  # as where the loop was held up for longer
+        await stream.send_all(raw("GET", "/healthz", door))
+        with trio.fail_after(30):
+            while await stream.receive_some():
+                pass
+        monkeypatch.undo()
+        assert await is_served(door)
+
+
 async def greeted(door: Door, stream: trio.SocketStream, path: str = "/healthz") -> bool:
     """Return whether a request is answered on a connection, which stays open; the whole answer is taken."""
     answer = b""
