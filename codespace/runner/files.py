@@ -188,11 +188,11 @@ def _bound(root: Root, path: str, file_bytes: int) -> dict[str, str]:
 
 def _text(root: Root, link: str) -> str:
     """Return what a link that lies in the root says; of what is behind it, which the host alone sees, nothing."""
-    directory = os.path.realpath(posixpath.dirname(link))
-    if not plan.within(directory, root.path) or root.is_hidden(posixpath.relpath(directory, root.path)):
+    place = posixpath.join(os.path.realpath(posixpath.dirname(link)), posixpath.basename(link))
+    if not plan.within(place, root.path) or root.is_hidden(posixpath.relpath(place, root.path)):
         return ""
     try:
-        return f"-> {_sayable(os.readlink(posixpath.join(directory, posixpath.basename(link))))}, "
+        return f"-> {_sayable(os.readlink(place))}, "
     except OSError:
         return ""
 

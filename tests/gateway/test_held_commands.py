@@ -97,10 +97,15 @@ async def test_where_a_link_leads_is_bound_too() -> None:
 
 async def test_what_cannot_be_bound_is_shown_as_that_and_what_is_hidden_not_at_all() -> None:
     files = {"pkg/__main__.py": "", "secret/x.sh": "", "a\nb.sh": ""}
-    async with open_bench(approvals="operator", files=files, workspace={"hidden_paths": ["secret"]}) as bench:
+    async with open_bench(
+        approvals="operator", files=files, workspace={"hidden_paths": ["secret", "/sub/key"]}
+    ) as bench:
         os.symlink("secret/x.sh", bench.root / "to-secret")
         os.symlink("/etc/passwd", bench.root / "out")
         os.symlink("/proc/self/cwd", bench.root / "host")
+        (bench.root / "sub").mkdir()
+        os.symlink("/etc/hostname", bench.root / "sub/key")
+        os.symlink("sub", bench.root / "beside")
         os.mkfifo(bench.root / "pipe")
         names = [
             "pkg",
@@ -108,6 +113,7 @@ async def test_what_cannot_be_bound_is_shown_as_that_and_what_is_hidden_not_at_a
             "out",
             "host",
             "host/below",
+            "beside/key",
             "pipe",
             "secret",
             "secret/x.sh",
@@ -124,6 +130,7 @@ async def test_what_cannot_be_bound_is_shown_as_that_and_what_is_hidden_not_at_a
             "link:out": "-> /etc/passwd, outside of the workspace and not bound",
             "link:host": "-> /proc/self/cwd, outside of the workspace and not bound",
             "link:host/below": "outside of the workspace and not bound",
+            "link:beside/key": "outside of the workspace and not bound",
             "file:pipe": "no regular file, not bound",
         }
 
