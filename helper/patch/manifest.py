@@ -179,7 +179,7 @@ def _require_shape(packed: Mapping[str, Any]) -> None:
     for pair in ({} | (packed.get("mounts") or {})).items():
         texts += pair
     whole = all(isinstance(text, str) for text in texts)
-    for values, least, most in ((numbers, 0, 1 << 64), (modes, 0, 0o7777), (owners, -1, 1 << 32)):
+    for values, least, most in ((numbers, 0, 1 << 64), (modes, 0, 0o7777), (owners, -1, (1 << 32) - 1)):
         whole &= all(isinstance(value, int) and least <= value <= most for value in values)
     if not whole:
         raise TypeError("a value is none that its field may have")
