@@ -209,10 +209,10 @@ class Boxed:
         except (OSError, Refusal) as problem:
             why = problem.message if isinstance(problem, Refusal) else f"{problem.strerror or problem}."
             # A refusal ends with what it left undone, which here is nothing of the call's.
-            return unknown(f"{why.partition(' Nothing was ')[0].removesuffix('.')}.")
+            return unseen(f"{why.partition(' Nothing was ')[0].removesuffix('.')}.")
         except Exception:  # the command chose what was looked at; its end is told, and other commands go on
             log.exception("what a run left could not be looked at")
-            return unknown("the look at it ended by a fault of CodeSpace.")
+            return unseen("the look at it ended by a fault of CodeSpace.")
         if not found:
             return (), []
         named = tuple(display(one.path, limit=200) for one in found[: limits.SANDBOX_SHOWN])
@@ -266,7 +266,7 @@ def _env(workspace: Workspace, request: SpawnRequest) -> dict[str, str]:
     return env | proxy_environment() if workspace.network == "enabled" else env
 
 
-def unknown(why: str) -> tuple[tuple[str, ...], list[str]]:
+def unseen(why: str) -> tuple[tuple[str, ...], list[str]]:
     """Return what `Boxed.planted` does of a run that was not looked at."""
     return (), [f"Whether the run left git directories or protected files is not known: {why}"]
 

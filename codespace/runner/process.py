@@ -20,7 +20,7 @@ from codespace import limits, watches
 from codespace.contract import NetworkNews, ProcessState, SpawnRequest, Stream, Termination
 from codespace.errors import Refusal
 from codespace.runner import hints, quota
-from codespace.runner.boxed import Boxed, unknown
+from codespace.runner.boxed import Boxed, unseen
 from codespace.runner.monitor import Monitor
 from codespace.runner.network.wayout import WayOut
 from codespace.runner.output.output import Output
@@ -109,7 +109,7 @@ class Process:
                     # From here the spool ends by itself, in bounded time: nothing more will come.
         except Exception:
             if self._boxed is not None and self._notes_of_planted is None:
-                self._planted, self._notes_of_planted = unknown("the run was ended by a fault of CodeSpace.")
+                self._planted, self._notes_of_planted = unseen("the run was ended by a fault of CodeSpace.")
             raise
         finally:
             self._finish()
