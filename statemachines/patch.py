@@ -45,7 +45,7 @@ class Patch(StateMachine):
     )
     sight_lost = Event(
         applying.to(unknown) | verifying.to(unknown) | restoring.to(unknown),
-        name="The daemon died, or the root is gone or read-only: the outcome cannot be seen yet, so none is claimed.",
+        name="The daemon died, or its files are out of reach or cannot be put back: the outcome is not claimed.",
     )
     found_applied = Event(unknown.to(applied), name="Journal and hashes say that every file is as planned.")
     found_rolled_back = Event(

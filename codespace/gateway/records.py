@@ -96,7 +96,10 @@ class Records:
         return await self.operation(operation_id)
 
     async def _put_back(self, operation: Operation) -> None:
-        why = "Its root is not registered, its journal is not there, or a daemon settles it just now."
+        why = (
+            "Its root is not registered, its journal is not there, a daemon settles it just now, it took too long, or "
+            "CodeSpace met a fault, which the log tells."
+        )
         next_step = "Register the root, or look whether it has an end by now."
         try:
             if await self._settlement.settle(operation, await self.state_dir(operation), forced=True):

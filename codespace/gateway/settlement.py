@@ -154,7 +154,7 @@ class Settlement:
                     return await self._settle_patch(workspace, operation, state_dir)
         except Refusal as refusal:
             if refusal.code not in ("WORKSPACE_BUSY", "STORE_UNAVAILABLE"):
-                # Protects the record of what cannot be seen; the root is gone or read-only, as long as it is so.
+                # Protects the record of what cannot be seen as long as that is so; the refusal says what is in the way.
                 with trio.move_on_after(limits.RECORD_SECONDS, shield=True):
                     await self._lose_sight(operation)
             raise
