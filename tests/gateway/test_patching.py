@@ -13,6 +13,7 @@ import trio
 from codespace import limits
 from codespace.contract import Caller
 from codespace.errors import Refusal
+from codespace.gateway import lasting
 from codespace.testing import Bench, open_bench
 from codespace.testing.faulty import Faults
 from codespace.testing.site import tree
@@ -109,6 +110,11 @@ async def test_a_patch_that_was_rolled_back_says_that_its_key_is_taken() -> None
             await apply(bench, f"*** Begin Patch\n{two}*** End Patch", operation_key="k")
     assert caught.value.code == "PATCH_ROLLED_BACK"
     assert caught.value.next_step.endswith("this one is taken by the call that was refused.")
+
+
+def test_a_refusal_that_its_key_repeats_is_not_worth_the_same_call_again() -> None:
+    for key, again in (("k", False), (None, True)):
+        assert lasting.taking(key, Refusal("TIMEOUT", "It took too long.", retryable=True)).retryable is again
 
 
 async def test_a_key_is_refused_for_a_patch_that_was_made_for_other_versions() -> None:
