@@ -195,6 +195,15 @@ async def test_behind_half_a_patch_that_was_accepted_what_lay_beside_its_files_i
         assert ("finished" in marks, "rescued" in marks) == (True, False)
 
 
+async def test_a_snapshot_in_which_nothing_was_rescued_is_forgotten_as_any_other() -> None:
+    async with open_bench(files=FILES) as bench:
+        applied = (await bench.call("apply_patch", patch=UPDATE))["operation_id"]
+        journal = Path(bench.daemon.settings.state_dir, "journal", applied)
+        (journal / "rescued").mkdir()  # and the helper died
+        assert (await codespace(bench, "forget", applied)).returncode == 0
+        assert not journal.exists()
+
+
 async def test_a_patch_that_was_accepted_in_a_root_that_was_replaced_can_be_forgotten(tmp_path: Path) -> None:
     async with open_bench(files=FILES) as bench:
         left = await cut_off(bench, tmp_path, verbs=1, state="applying", created_at=bench.clock())

@@ -31,6 +31,20 @@ def insert(database: str, table: str, **row: Any) -> None:
     db.close()
 
 
+def dead(bench: Bench, instance_id: str, state_dir: Path) -> None:
+    """Record a daemon that is gone."""
+    insert(
+        bench.daemon.settings.database,
+        "instances",
+        id=instance_id,
+        pid=1,
+        started_at=1.0,
+        state_dir=str(state_dir),
+        lock_path=str(state_dir / "no-such-lock"),
+        roots="[]",
+    )
+
+
 async def cut_off(
     bench: Bench, state_dir: Path, *, verbs: int, state: str, created_at: float, root: Path | None = None
 ) -> str:
@@ -41,19 +55,9 @@ async def cut_off(
         await patcher.plan(workspace, operation_id, UPDATE, {})
         for verb in (patcher.stage, patcher.install, patcher.verify)[:verbs]:
             await verb(workspace, operation_id)
-    database = bench.daemon.settings.database
+    dead(bench, f"inst-{operation_id}", state_dir)
     insert(
-        database,
-        "instances",
-        id=f"inst-{operation_id}",
-        pid=1,
-        started_at=1.0,
-        state_dir=str(state_dir),
-        lock_path=str(state_dir / "no-such-lock"),
-        roots="[]",
-    )
-    insert(
-        database,
+        bench.daemon.settings.database,
         "operations",
         id=operation_id,
         kind="patch",
@@ -123,11 +127,16 @@ async def test_sweeping_that_failed_at_one_start_is_done_at_the_next(tmp_path: P
         assert staged(bench.root) == []
 
 
-async def test_what_was_left_is_swept_once_a_state_directory_that_was_away_is_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mount_point", [False, True])
+async def test_what_was_left_is_swept_once_a_state_directory_that_was_away_is_back(
+    tmp_path: Path, mount_point: bool
+) -> None:
     state_dir, away = tmp_path / "disk/state", tmp_path / "away"
     async with open_bench(files=FILES) as bench:
         await cut_off(bench, state_dir, verbs=3, state="applied", created_at=bench.clock())
         state_dir.rename(away)
+        if mount_point:  # of a disk, which is there without it
+            state_dir.mkdir()
         await bench.restart()
         assert staged(bench.root)
         away.rename(state_dir)
@@ -139,20 +148,11 @@ async def test_what_cannot_be_swept_in_a_root_that_is_not_registered_keeps_no_da
     tmp_path: Path,
 ) -> None:
     async with open_bench(files=FILES) as bench:
-        for state_dir in (bench.daemon.settings.state_dir, tmp_path / "state"):
-            other = tmp_path / f"root-{len(str(state_dir))}"
+        for number, state_dir in enumerate((Path(bench.daemon.settings.state_dir), tmp_path / "state")):
+            other = tmp_path / f"root-{number}"
             put_files(other, FILES)
-            await cut_off(bench, Path(state_dir), verbs=3, state="applied", created_at=bench.clock(), root=other)
-            insert(
-                bench.daemon.settings.database,
-                "instances",
-                id=f"inst-{len(str(state_dir))}",
-                pid=1,
-                started_at=1.0,
-                state_dir=str(state_dir),
-                lock_path=str(tmp_path / "no-such-lock"),
-                roots="[]",
-            )
+            await cut_off(bench, state_dir, verbs=3, state="applied", created_at=bench.clock(), root=other)
+            dead(bench, f"inst-{number}", state_dir)
         await bench.restart()
         with sqlite3.connect(bench.daemon.settings.database) as db:
             unended = [row[0] for row in db.execute("SELECT state_dir FROM instances WHERE ended_at IS NULL")]

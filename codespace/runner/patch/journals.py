@@ -89,6 +89,15 @@ def is_left(state_dir: str, operation_id: str) -> bool:
     return os.path.isdir(path) and not os.path.lexists(os.path.join(path, "finished"))
 
 
+def are_there(state_dir: str) -> bool:
+    """Return whether a state directory is there that was one: an empty one is where its disk would be mounted."""
+    try:
+        with os.scandir(state_dir) as entries:
+            return any(entries)
+    except OSError:
+        return False
+
+
 def forget(state_dir: str, operation_id: str, *, ended: bool = False, with_rescued: bool = False) -> bool:
     """Remove one snapshot. Returns: whether it was there, finished and not in use.
 
@@ -103,7 +112,7 @@ def forget(state_dir: str, operation_id: str, *, ended: bool = False, with_rescu
         return False
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not (ended or _marked(held, "finished")) or (_marked(held, "rescued") and not with_rescued):
+        if not (ended or _marked(held, "finished")) or (rescued(state_dir, operation_id) and not with_rescued):
             return False
         shutil.rmtree(path)
     except OSError:

@@ -274,7 +274,7 @@ class Patcher:
         Raises: Refusal FILE_OPERATION_FAILED where the state directory is not there: nothing is known of them then.
         """
         where = self._state_dir if state_dir is None else state_dir
-        if not await trio.to_thread.run_sync(os.path.isdir, where, abandon_on_cancel=True):
+        if not await trio.to_thread.run_sync(journals.are_there, where, abandon_on_cancel=True):
             raise Refusal("FILE_OPERATION_FAILED", f"The state directory {display(where)} is not there.")
         return await trio.to_thread.run_sync(journals.leftovers, where)
 
