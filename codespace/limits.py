@@ -167,6 +167,8 @@ HELPER_LINE_BYTES: Final = 64 * 1_048_576
 # Longest line on the helper's pipes: the largest patch with every character escaped, and room.
 HELPER_PIPE_BYTES: Final = 1_048_576
 # What the pipe to a helper takes at once, where the kernel gives as much: most patches need no second turn.
+HELPER_SPARE_BYTES: Final = 16 * 1_048_576
+# How much freed memory a helper keeps for its next texts: to get it anew is a tenth of what a patch of 1 MB takes.
 HELPER_STDERR_BYTES: Final = 8192
 # Last bytes of a helper's stderr that are kept for the log.
 JOURNAL_SMALL_BYTES: Final = 65_536

@@ -99,7 +99,7 @@ def _has_too_many_values(data: bytes) -> bool:
 
 
 def _values(data: bytes) -> int:
-    return data.count(b",") + data.count(b"[") + data.count(b"{")
+    return len(data) - len(data.translate(None, b",[{"))
 
 
 def _asks_for_an_answer(data: bytes) -> bool:

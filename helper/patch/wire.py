@@ -31,7 +31,7 @@ def claim() -> tuple[BinaryIO, FileIO]:
     os.dup2(empty, 0)
     os.close(empty)
     os.dup2(2, 1)
-    return os.fdopen(reading, "rb"), FileIO(writing, "wb")
+    return os.fdopen(reading, "rb", limits.HELPER_PIPE_BYTES), FileIO(writing, "wb")
 
 
 def serve(reading: BinaryIO, writing: FileIO) -> None:

@@ -21,7 +21,13 @@ from codespace import limits, watches
 
 _READ_BYTES: Final = 65_536
 _LONG_CHARACTERS: Final = 65_536  # a text over this (a patch) is packed on a thread: 8 MiB take 60 ms
-_ENVIRONMENT: Final = {"PATH": os.defpath, "LC_ALL": "C.UTF-8"}
+_ENVIRONMENT: Final = {
+    "PATH": os.defpath,
+    "LC_ALL": "C.UTF-8",
+    "MALLOC_TRIM_THRESHOLD_": str(limits.HELPER_SPARE_BYTES),
+    "MALLOC_MMAP_THRESHOLD_": str(limits.HELPER_SPARE_BYTES // 4),
+}
+# The last two are for malloc(3) of glibc, which else takes the memory of each large text anew from the kernel.
 
 
 class Lost(Exception):
