@@ -23,9 +23,6 @@ Delivery = Literal["next_checkpoint", "after_current_work", "next_work"]
 IntentKind = Literal["follow_up", "note", "stop_notice"]
 Outcome = Literal["done", "blocked"]
 
-ABSENT = "absent"
-"""The version of a path where no file is; else `sha256:<64 hex>` of the whole file's bytes."""
-
 
 # --- what the operator registered ---
 

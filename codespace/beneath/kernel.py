@@ -9,7 +9,6 @@ import ctypes
 import errno
 import fcntl
 import os
-import platform
 import sys
 import time
 from typing import Final
@@ -92,7 +91,7 @@ def renameat2(source_directory: int, source: str, target_directory: int, target:
     Raises: OSError; EEXIST where NOREPLACE finds something, EINVAL where the filesystem knows no flags.
     Source: renameat2(2).
     """
-    number = _RENAMEAT2.get(platform.machine())
+    number = _RENAMEAT2.get(os.uname().machine)
     if number is None:
         raise OSError(errno.ENOSYS, "renameat2 is not known on this architecture", source)
     outcome: int = _syscall(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import stat
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ from codespace.beneath.faults import not_a_file, refusal
 from codespace.beneath.names import Hidden, clean, fold
 from codespace.beneath.reach import REACH, Anchor, Primitive, primitive_in_force
 from codespace.beneath.walking import Entry, Walk
-from codespace.contract import ABSENT
+from codespace.digest import ABSENT, Digest
 from codespace.errors import Refusal
 
 _BLOCK_BYTES: Final = 1_048_576  # of one read while hashing: large enough that system calls do not count
@@ -193,7 +192,7 @@ class Reader:
             if absent.code in ("FILE_NOT_FOUND", "PATH_NOT_DIRECTORY"):
                 return ABSENT
             raise
-        digest = hashlib.sha256()
+        digest = Digest()
         total = 0
         try:
             while part := os.read(descriptor, _BLOCK_BYTES):
@@ -205,7 +204,7 @@ class Reader:
             raise refusal(error, path) from error
         finally:
             os.close(descriptor)
-        return "sha256:" + digest.hexdigest()
+        return digest.version
 
     def walk(self, path: str = ".", skip: Callable[[Entry], bool] | None = None) -> Walk:
         """Return an iteration over everything visible below `path`, names sorted, directories before what they hold.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from codespace.contract import ABSENT, PatchReport
+from codespace.contract import PatchReport
+from codespace.digest import ABSENT
 from codespace.errors import Refusal
 from codespace.gateway.operation import Operation
 

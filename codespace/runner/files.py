@@ -11,7 +11,8 @@ from typing import Final
 
 from codespace import limits
 from codespace.beneath import Root, clean, showable
-from codespace.contract import ABSENT, Encoding, ReadResult, Workspace
+from codespace.contract import Encoding, ReadResult, Workspace
+from codespace.digest import ABSENT
 from codespace.display import display
 from codespace.errors import Refusal
 from codespace.runner.lines import Scan

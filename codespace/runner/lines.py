@@ -7,8 +7,9 @@ anything: bytes come in blocks.
 from __future__ import annotations
 
 import codecs
-import hashlib
 from typing import Literal
+
+from codespace.digest import Digest
 
 LineEnding = Literal["lf", "crlf", "mixed", "none"]
 
@@ -30,7 +31,7 @@ class Scan:
         self._first = first
         self._end = None if count is None else first + count  # the first line that is not wanted
         self._limit = limit_bytes
-        self._digest = hashlib.sha256()
+        self._digest = Digest()
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._decoding = False  # a character may be cut by the end of the block before
         self._newlines = 0
@@ -59,7 +60,7 @@ class Scan:
 
     @property
     def version(self) -> str:
-        return "sha256:" + self._digest.hexdigest()
+        return self._digest.version
 
     @property
     def total_lines(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import posixpath
 import re
@@ -14,6 +13,7 @@ from typing import Final
 
 from codespace import limits
 from codespace.contract import Workspace
+from codespace.digest import Digest
 from codespace.display import display
 from codespace.errors import Refusal
 from codespace.runner import environment
@@ -199,11 +199,11 @@ def _bind(argv0: str, path: str, sees: Sees | None, cwd_fd: int) -> tuple[str, s
         return program, file, "unreadable"  # may be run but not read (mode 0711); the path is all there is to bind
     finally:
         os.close(held)
-    digest = hashlib.sha256()
+    digest = Digest()
     with open(descriptor, "rb", buffering=0) as content:
         while block := content.read(_READ_BYTES):
             digest.update(block)
-    return program, file, f"sha256:{digest.hexdigest()}"
+    return program, file, digest.version
 
 
 _OWN: Final = re.compile(r"/+proc/+(?:thread-)?self/+(cwd|root)(?![^/])")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import platform
 import struct
 from typing import Final
 
@@ -47,9 +46,9 @@ def deny_sockets_and_programs() -> None:
 
     Raises: OSError; ENOSYS where the calls of this architecture are not known.
     """
-    known = _CALLS.get(platform.machine())
+    known = _CALLS.get(os.uname().machine)
     if known is None:
-        raise OSError(errno.ENOSYS, f"no filter is known for {platform.machine()}")
+        raise OSError(errno.ENOSYS, f"no filter is known for {os.uname().machine}")
     code = _assembled(*known)
     program = _Program(len(code) // 8, code)
     if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or _libc.prctl(

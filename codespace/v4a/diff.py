@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from codespace import limits
+from codespace.digest import version_of
 from codespace.v4a.compare import Allowance, edits_between, lines_of
 from codespace.v4a.plan import Edit, NetChange
 
@@ -98,9 +99,7 @@ def _whole(content: bytes, sign: bytes, page: _Page) -> Iterator[bytes]:
 
 
 def _summary(which: str, what: str, content: bytes) -> bytes:
-    from hashlib import sha256  # rarely needed, and not cheap to load
-
-    return f"[{which} content: {len(content)} bytes, sha256:{sha256(content).hexdigest()}, {what}]\n".encode()
+    return f"[{which} content: {len(content)} bytes, {version_of(content)}, {what}]\n".encode()
 
 
 def _is_text(content: bytes) -> bool:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import hashlib  # noqa: F401 - loaded now: behind Landlock nothing can be imported any more
 import os
 import resource
-import unicodedata  # noqa: F401 - likewise
+import unicodedata  # noqa: F401 - loaded now: behind Landlock nothing can be imported any more
 from collections.abc import Sequence
 from typing import Any, Final
 

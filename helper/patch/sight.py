@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import stat
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Final
 
 from codespace import limits
 from codespace.beneath import Root, kernel
-from codespace.contract import ABSENT
+from codespace.digest import ABSENT, Digest, version_of
 from codespace.errors import Refusal
 from helper.patch.journal import Journal
 from helper.patch.manifest import Manifest, Slot
@@ -20,7 +19,7 @@ from helper.patch.patience import leads_elsewhere
 OTHER: Final = "other"
 """The version of what is no regular file, or cannot be reached or read."""
 
-_EMPTY: Final = f"sha256:{hashlib.sha256().hexdigest()}"
+_EMPTY: Final = version_of(b"")
 """Such as a file that was made when its helper died: there is nothing in it to rescue."""
 
 _BLOCK_BYTES: Final = 1_048_576  # of one read while hashing: large enough that system calls do not count
@@ -120,7 +119,7 @@ def _version(held: int) -> str:
     except PermissionError as error:
         raise Unreadable(*error.args) from error
     try:
-        digest = hashlib.sha256()
+        digest = Digest()
         left = limits.PATCH_TREE_BYTES  # it may grow while it is read, and faster than it is read
         while part := os.read(descriptor, _BLOCK_BYTES):
             digest.update(part)
@@ -129,7 +128,7 @@ def _version(held: int) -> str:
                 return OTHER
     finally:
         os.close(descriptor)
-    return f"sha256:{digest.hexdigest()}"
+    return digest.version
 
 
 def is_before(slot: Slot, sight: Sight) -> bool:
@@ -195,7 +194,7 @@ def _throw_away(
             return True
         data, _ = root.read(path, limits.PATCH_TREE_BYTES)
         journal.rescue(number, data)
-        saved.add(f"sha256:{hashlib.sha256(data).hexdigest()}")  # and look again: to save it took a while
+        saved.add(version_of(data))  # and look again: to save it took a while
     return False
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 from typing import Literal
 
 from codespace import limits, v4a
 from codespace.beneath import Root
-from codespace.contract import ABSENT
+from codespace.digest import ABSENT, version_of
 from codespace.errors import Refusal
 
 
@@ -26,7 +25,7 @@ class Versions:
         known = self._known.get(id(data))
         if known is None:
             # The bytes are kept with their hash, so that nothing else can get their id meanwhile.
-            known = self._known[id(data)] = (data, "sha256:" + hashlib.sha256(data).hexdigest())
+            known = self._known[id(data)] = (data, version_of(data))
         return known[1]
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from codespace import limits, v4a
 from codespace.beneath import Root
-from codespace.contract import ABSENT
+from codespace.digest import ABSENT
 from codespace.display import display
 from codespace.errors import Refusal
 from helper.patch import dress

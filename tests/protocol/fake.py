@@ -7,7 +7,6 @@ the doors to carry real results of every shape. `check_tools` says what it and a
 from __future__ import annotations
 
 import base64
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +14,8 @@ from typing import Any
 import trio
 
 from codespace import ids
-from codespace.contract import ABSENT, Caller, Tools
+from codespace.contract import Caller, Tools
+from codespace.digest import ABSENT, version_of
 from codespace.errors import Refusal
 from codespace.protocol.tools import TABLE
 
@@ -23,7 +23,7 @@ PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR4
 
 
 def version(data: bytes | None) -> str:
-    return ABSENT if data is None else f"sha256:{hashlib.sha256(data).hexdigest()}"
+    return ABSENT if data is None else version_of(data)
 
 
 @dataclass
