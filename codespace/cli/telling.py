@@ -59,7 +59,7 @@ def _command(shown: Mapping[str, Any]) -> Iterator[str]:
         yield f"argv[{number}]".ljust(12) + f" {display(item)}"
     if "cwd" in shown:
         yield f"directory    {display(shown['cwd'])}"
-        yield from (f"variable     {display(f'{name}={value}')}" for name, value in shown["env"].items())
+        yield from (f"variable     {display(name)}={display(value)}" for name, value in shown["env"].items())
         yield f"stdin        {display(stdin_view(shown))}"
         yield f"network      {display(reach_view(shown))}"
         yield f"time limit   {shown['timeout_seconds']:g} s"

@@ -87,5 +87,5 @@ def _in_place(root: Root, slot: Slot) -> bool:
 
 
 def _kept_anything(journal: Journal) -> bool:
-    outcome = journal.note("outcome")
-    return bool(outcome and outcome.get("kept"))
+    outcome = journal.outcome()
+    return outcome is not None and bool(outcome[1])

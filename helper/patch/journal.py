@@ -31,7 +31,7 @@ import re
 import shutil
 import time
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from codespace import limits
 from codespace.errors import Refusal
@@ -39,6 +39,7 @@ from helper.patch import manifest as manifests
 from helper.patch.flush import Flush, write_all
 from helper.patch.manifest import Manifest
 
+_Listed = TypeVar("_Listed", int, str)
 _OPERATION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,79}\Z")  # it becomes a file name
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _LOCK_STEP_SECONDS: Final = 0.01
@@ -135,11 +136,7 @@ class Journal:
                 return None
             raise ValueError("the manifest is cut off, and marks are behind it")
         except (ValueError, KeyError, TypeError) as error:
-            raise Refusal(
-                "FILE_OPERATION_FAILED",
-                "The journal of this operation was written by another release or was damaged. Nothing was done.",
-                next_step="Ask the operator to look at the journal in the state directory.",
-            ) from error
+            raise _damaged() from error
 
     def diff(self) -> bytes:
         """Return the whole diff as UTF-8."""
@@ -251,9 +248,30 @@ class Journal:
             return False
         return True
 
-    def note(self, name: str) -> Any:
-        """Return the content of a mark; None where there is no whole one."""
-        return self._load(name)
+    def numbers(self, name: str) -> frozenset[int] | None:
+        """Return the slots that a mark lists; None where there is no whole one. Raises: Refusal where it is damaged."""
+        return self._listed(name, int)
+
+    def paths(self, name: str) -> frozenset[str] | None:
+        """Return the paths that a mark lists, as `numbers` does."""
+        return self._listed(name, str)
+
+    def outcome(self) -> tuple[str, list[str]] | None:
+        """Return how the patch ended and whose paths were kept, as `numbers` does."""
+        match self._load("outcome"):
+            case None:
+                return None
+            case {"outcome": "rejected" | "failed_rolled_back" | "failed_partial" as word, "kept": [*kept]}:
+                return word, [str(path) for path in kept]
+        raise _damaged()
+
+    def _listed(self, name: str, kind: type[_Listed]) -> frozenset[_Listed] | None:
+        listed = self._load(name)
+        if listed is None:
+            return None
+        if not isinstance(listed, list) or not all(isinstance(each, kind) for each in listed):
+            raise _damaged()
+        return frozenset(listed)
 
     def _keep_before(self, before: Mapping[int, bytes]) -> None:
         """Write the old bytes without waiting: until finish, which waits, the files themselves have them."""
@@ -323,6 +341,14 @@ def _locked(path: str) -> int:
             os.close(descriptor)
             raise
         time.sleep(_LOCK_STEP_SECONDS)  # the kernel tells nobody with a time limit that a lock is free
+
+
+def _damaged() -> Refusal:
+    return Refusal(
+        "FILE_OPERATION_FAILED",
+        "The journal of this operation was written by another release or was damaged. Nothing was done.",
+        next_step="Ask the operator to look at the journal in the state directory.",
+    )
 
 
 def _failed(error: OSError, verb: str) -> Refusal:

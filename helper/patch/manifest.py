@@ -173,6 +173,10 @@ def _require_shape(packed: Mapping[str, Any]) -> None:
     for change in packed["changes"]:
         texts += [change[name] for name in ("path", "kind", "before_version", "after_version")]
         texts.append(change.get("from_path", ""))
+    paths = [slot["path"] for slot in packed["slots"]]
+    named = {change.get("from_path", change["path"]) for change in packed["changes"]}
+    if len({*paths}) < len(paths) or not named | {change["path"] for change in packed["changes"]} <= {*paths}:
+        raise ValueError("a change has not one slot for each of its paths")
     for number, data in (packed.get("before", {}) | {}).items():
         int(number)
         base64.b64decode(data)

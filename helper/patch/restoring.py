@@ -59,7 +59,7 @@ def restore(root: Root, manifest: Manifest, journal: Journal, patience: Patience
                 kept.append(slot.path)
         elif not patience.insist(partial(discard, root, slot, (_left(slot),), journal), _require_passable):
             moved.add(slot.number)
-    unmade = frozenset(journal.note("unmade") or ())
+    unmade = journal.paths("unmade") or frozenset()
     made = reversed(manifest.directories) if journal.marked("installing") else ()
     for directory in made:
         if directory.path not in unmade:
@@ -96,18 +96,18 @@ def _is_directory(root: Root, path: str) -> bool:
     return True
 
 
-def _installed(root: Root, manifest: Manifest, journal: Journal, patience: Patience) -> set[int]:
+def _installed(root: Root, manifest: Manifest, journal: Journal, patience: Patience) -> frozenset[int]:
     """Return the slots that may be installed, as noted when install stopped or when putting back first began."""
-    noted = journal.note("restoring")
+    noted = journal.numbers("restoring")
     if noted is not None:
-        return set(noted)
+        return noted
     begun = journal.marked("installing")
-    found = {
+    found = frozenset(
         slot.number
         for slot in manifest.slots
         # One that cannot be seen may be installed: putting back looks again.
         if patience.insist(partial(_was_installed, root, slot, begun=begun), otherwise=begun)
-    }
+    )
     journal.mark("restoring", sorted(found))
     return found
 

@@ -26,9 +26,10 @@ def settle(root: Root, manifest: Manifest, journal: Journal, patience: Patience)
     patch is taken back: `failed_rolled_back`, `failed_partial` where somebody else's work was in the
     way, or `rejected` where no rename was ever tried.
     """
-    outcome = journal.note("outcome")
+    outcome = journal.outcome()
     if outcome is not None:
-        return outcome["outcome"], report(kept=outcome["kept"], rescued=journal.rescued())
+        word, kept = outcome
+        return word, report(kept=kept, rescued=journal.rescued())
     if journal.marked("accepted"):
         raise Refusal(
             "FILE_OPERATION_FAILED",

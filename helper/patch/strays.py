@@ -35,7 +35,7 @@ def sweep_strays(
     found = _sweep(root, manifest, journal, applied=applied)
     if (found is not None and found >= set(expected)) or journal.age() > limits.JOURNAL_AGE_SECONDS:
         return True
-    journal.revise("astray", sorted({*expected, *(journal.note("astray") or ())}))
+    journal.revise("astray", sorted({*expected, *(journal.numbers("astray") or ())}))
     return False
 
 
@@ -44,9 +44,9 @@ def missed(journal: Journal, lost: set[int]) -> set[int]:
 
     The other ones were thrown away by a helper that was cut off, so that they need not be found anywhere.
     """
-    noted = journal.note("missed")
+    noted = journal.numbers("missed")
     if noted is not None:
-        return lost & set(noted)
+        return lost & noted
     journal.mark("missed", sorted(lost))
     return lost
 
@@ -57,7 +57,7 @@ def astray(root: Root, manifest: Manifest, journal: Journal, patience: Patience)
     To be asked before what lies in its place is thrown away. A probe's file is not among them: it may never
     have been there, so its directory decides each time.
     """
-    noted = frozenset(journal.note("astray") or ())
+    noted = journal.numbers("astray") or frozenset()
     return {slot.number for slot in manifest.slots if slot.number in noted and is_gone(root, slot, patience)}
 
 

@@ -157,7 +157,7 @@ def _slots(
 
 def _emptied(root: Root, undone: Manifest, journal: Journal) -> Iterator[Emptied]:
     """Yield the directories that the patch made and that are still there, children before parents."""
-    unmade = set(journal.note("unmade") or ())
+    unmade = journal.paths("unmade") or frozenset()
     for directory in reversed(undone.directories):
         status = None if directory.path in unmade else root.look(directory.path)
         if status is not None and stat.S_ISDIR(status.st_mode):

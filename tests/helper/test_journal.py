@@ -47,4 +47,4 @@ def test_a_mark_that_could_not_be_written_whole_was_not_left(journal: Journal) -
         journal.mark("restoring", list(range(5_000)))
     assert not journal.marked("restoring")
     journal.mark("restoring", [1, 2])
-    assert journal.note("restoring") == [1, 2]
+    assert journal.numbers("restoring") == {1, 2}

@@ -309,6 +309,8 @@ def test_a_journal_of_another_release_is_left_as_it_is(house: House) -> None:
         (None, {"before": {"zz": "eA=="}}),
         (None, {"before": [1]}),
         (None, {"changes": [{"path": "a"}]}),
+        (None, {"changes": [dict.fromkeys(("path", "kind", "before_version", "after_version"), "nowhere")]}),
+        (None, {"slots": 2 * [{"path": "a"}]}),
         (None, {"emptied": [["d", None]]}),
         (None, {"mounts": 5}),
         (None, {"mounts": {"d": 1}}),
@@ -333,6 +335,19 @@ def test_a_journal_with_a_value_that_its_field_cannot_have_is_refused_and_left_a
             session.call({"verb": verb, "operation": OPERATION, **fields})
         assert refused.value.code == "FILE_OPERATION_FAILED"
     assert (house.files(), json.loads(manifest.read_text())) == (there, packed)
+
+
+@pytest.mark.parametrize("name", ["astray", "missed", "restoring", "unmade", "outcome"])
+@pytest.mark.parametrize("note", ["5", '[{"a": 1}]', '{"outcome": "applied", "kept": 1}'])
+def test_a_journal_with_a_note_of_another_kind_is_refused_and_left_as_it_is(house: House, name: str, note: str) -> None:
+    house.cut_off(REPLACED)
+    (house.journal / OPERATION / name).write_text(note)
+    told = []
+    for _ in range(2):
+        with pytest.raises(Refusal, match="was damaged") as refused:
+            house.ask("settle")
+        told.append((refused.value.code, (house.journal / OPERATION / name).read_text()))
+    assert told == 2 * [("FILE_OPERATION_FAILED", note)]
 
 
 def test_a_helper_never_settles_what_another_one_still_does(house: House) -> None:
