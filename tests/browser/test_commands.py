@@ -18,7 +18,7 @@ def test_a_held_command_is_shown_with_all_that_it_is_and_cannot_reach_the_consol
         hold = console.held("exec_command", **asked)
         open_hold(page, hold)
         shown = page.locator("main")
-        for wanted in ("bash", "-c", "<b>&", "LEVEL=\\u202e3", "words\\n", "600 s", "/bash", "sha256:"):
+        for wanted in ("bash", "-c", "<b>&", "Variable LEVEL", "\\u202e3", "words\\n", "600 s", "/bash", "sha256:"):
             expect(shown).to_contain_text(wanted)
         page.get_by_text("Grant more than this once").click()
         expect(page.get_by_label("this program with any arguments")).to_be_disabled()

@@ -281,6 +281,15 @@ async def test_hostile_names_and_contents_act_on_no_terminal() -> None:
         assert "⟨ESC⟩]0;owned⟨U+0007⟩⟨U+202E⟩" in (await codespace(bench, "approvals", "show", hold)).out
 
 
+async def test_a_mark_joins_no_sign_that_a_hold_is_shown_with() -> None:
+    async with open_bench(approvals="operator") as bench:
+        hold = await held_command(
+            bench, command=["true"], env={"A": "\u0338b"}
+        )  # joined to what is before it, it would make of `=` a `≠`
+        shown = (await codespace(bench, "approvals", "show", hold)).out
+        assert "variable     A=\\u0338b" in shown
+
+
 async def test_a_watch_tells_of_a_hold_as_it_comes_and_ends_when_interrupted() -> None:
     async with open_bench(approvals="operator") as bench:
         first = await held(bench)
