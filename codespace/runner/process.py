@@ -284,10 +284,17 @@ class Process:
 
     async def _pump(self, stream: Stream) -> None:
         descriptor = self._pipes.outputs[stream]
-        while self._read(stream, descriptor, limits.PIPE_READS * limits.PIPE_READ_BYTES):
+        while self._read_in_turn(stream, descriptor):
             await self.output.wait_room()
             await watches.wait_readable(descriptor)
         self.output.close(stream)
+
+    def _read_in_turn(self, stream: Stream, descriptor: int) -> bool:
+        """Take what is there, of stdout first: pipes do not tell which came first, and chance must not decide."""
+        most_bytes = limits.PIPE_READS * limits.PIPE_READ_BYTES
+        if stream == "stderr" and not self.output.is_closed("stdout"):
+            self._read("stdout", self._pipes.outputs["stdout"], most_bytes)  # whose own pump meets its end again
+        return self._read(stream, descriptor, most_bytes)
 
     def _read(self, stream: Stream, descriptor: int, most_bytes: int) -> bool:
         """Take what is there, `most_bytes` at most; returns False at the end."""

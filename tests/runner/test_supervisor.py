@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Collection
 from contextlib import suppress
 from pathlib import Path
@@ -192,6 +193,18 @@ async def test_streams_come_apart_and_merged_as_they_arrived(bench: Bench) -> No
     assert (await bench.read(process_id, stream="stdout")).text == "o-1\no-3\n"
     assert (await bench.read(process_id, stream="stderr")).text == "e-2\ne-4\n"
     assert (await bench.read(process_id)).eof
+
+
+async def test_what_is_found_on_both_streams_at_once_is_stdouts_first(bench: Bench) -> None:
+    process_id = await bench.spawn(
+        "sh", "-c", "while read word; do echo o; echo e >&2; echo x > $word; done", open_stdin=True
+    )
+    for count in range(1, 13):
+        done = bench.folder / f"done-{count}"
+        await bench.supervisor.write_stdin(process_id, f"{done.name}\n".encode(), eof=False)
+        while not done.exists():  # and nobody reads meanwhile
+            time.sleep(0.001)  # noqa: ASYNC251
+        await bench.wait_text(process_id, count * "o\ne\n")
 
 
 async def test_a_flood_that_nobody_reads_ends_in_bounded_memory_with_its_loss_counted(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ COMMANDS: Final = (
             Argument(
                 "stream",
                 "text",
-                "Which output.",
+                "Which output. Of what came on both at once, stdout is first in `combined`.",
                 default="combined",
                 choices=("combined", "stdout", "stderr"),
             ),
