@@ -29,13 +29,21 @@ IDENTITY: Final = "codespace.identity"
 _SESSION: Final = b"mcp-session-id"
 _REVISION: Final = b"mcp-protocol-version"
 _RESUMED: Final = b"last-event-id"
+_LOST: Final = (
+    "This session is not known: the daemon was started anew, or nothing was asked in it for long. Open one with "
+    "`initialize`, or send the same once more, which is answered without a session."
+)
 
 
 class Sessions:
     """The ASGI application. Made by `open_sessions`."""
 
-    def __init__(self, manager: StreamableHTTPSessionManager) -> None:
+    def __init__(self, manager: StreamableHTTPSessionManager, apart: StreamableHTTPSessionManager) -> None:
         self._manager = manager
+        self._apart = apart
+        """Serves requests of sessions that are lost, each by itself."""
+        self._told = dict[bytes, None]()
+        """The lost sessions whose clients heard of it, oldest first."""
         self._under_way = set[tuple[bytes, str]]()
         """Session and id of the requests that are not answered yet."""
 
@@ -67,8 +75,15 @@ class Sessions:
         if session is None and _is_early(scope):
             _require_opening(message)
             await self._make_room()
+        manager = self._manager
+        if session is not None and session.decode("latin-1") not in manager._server_instances:
+            if self._is_news(session):
+                id = message.id if isinstance(message, types.JSONRPCRequest) else None
+                await _answer(send, refusal(id, types.INVALID_REQUEST, _LOST), status=404)
+                return
+            manager = self._apart
         if session is None or not isinstance(message, types.JSONRPCRequest):
-            await self._manager.handle_request(scope, _first(body, receive), Unstreamed(send))
+            await manager.handle_request(scope, _first(body, receive), Unstreamed(send))
             return
         key = session, str(message.id)  # as the SDK has them: it would give one answer to the other's request
         if key in self._under_way:
@@ -84,7 +99,19 @@ class Sessions:
                 await send(part)
 
             # Not told that the client left: it would go on all the same, and give the answer to the next of this id.
-            await self._manager.handle_request(scope, _first(body, trio.sleep_forever), Unstreamed(tell))
+            await manager.handle_request(scope, _first(body, trio.sleep_forever), Unstreamed(tell))
+
+    def _is_news(self, session: bytes) -> bool:
+        """Return whether the client of a lost session hears that for the first time.
+
+        Many never open another one, so what they ask again is answered without: the daemon was started anew, perhaps.
+        """
+        if session in self._told:
+            return False
+        self._told[session] = None
+        if len(self._told) > limits.HTTP_SESSIONS:
+            del self._told[next(iter(self._told))]
+        return True
 
     def close_streams(self) -> None:
         """End the streams on which clients only listen: they would hold an ordered stop to its deadline."""
@@ -118,16 +145,20 @@ async def open_sessions(server: Server[Any]) -> AsyncIterator[Sessions]:
 
     Source: limits.HTTP_SESSIONS, limits.HTTP_SESSION_IDLE_SECONDS, limits.REQUEST_BYTES.
     """
+    # Said aloud: None would mean the same, and empty lists would refuse everyone. The door has checked.
+    settings = TransportSecuritySettings(enable_dns_rebinding_protection=False)
     manager = StreamableHTTPSessionManager(
         server,
-        # Said aloud: None would mean the same, and empty lists would refuse everyone. The door has checked.
-        security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+        security_settings=settings,
         session_idle_timeout=limits.HTTP_SESSION_IDLE_SECONDS,
         max_sessions=limits.HTTP_SESSIONS,
         max_request_body_size=limits.REQUEST_BYTES,
     )
-    async with manager.run():
-        yield Sessions(manager)
+    apart = StreamableHTTPSessionManager(
+        server, stateless=True, security_settings=settings, max_request_body_size=limits.REQUEST_BYTES
+    )
+    async with manager.run(), apart.run():
+        yield Sessions(manager, apart)
 
 
 async def _body(receive: Any) -> bytes | None:
@@ -153,10 +184,10 @@ def _first(body: bytes, receive: Any) -> Any:
     return again
 
 
-async def _answer(send: Any, answer: types.JSONRPCError) -> None:
+async def _answer(send: Any, answer: types.JSONRPCError, status: int = 400) -> None:
     content = answer.model_dump_json(by_alias=True, exclude_unset=True).encode("utf-8")
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode("ascii"))]
-    await send({"type": "http.response.start", "status": 400, "headers": headers})
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": content})
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from mcp import MCPError
 
 from codespace.testing import processes
 from codespace.testing.installed import END_SECONDS, HttpDaemon, over_http
@@ -132,6 +133,27 @@ async def test_an_http_daemon_ends_in_order_and_leaves_nothing(site: Site) -> No
     below = processes.descendants(daemon.process.pid)
     assert daemon.stop() == 0
     assert not [pid for pid in below if processes.is_alive(pid)]
+
+
+async def test_a_client_that_never_opens_another_session_goes_on_with_the_daemon_that_was_started_anew(
+    site: Site,
+) -> None:
+    site.root().joinpath("a.txt").write_text("one\n")
+    daemon = HttpDaemon(site)
+    daemon.start()
+    try:
+        async with over_http(site, daemon.url, daemon.token) as visit:
+            await visit.call("read", path="a.txt")
+            daemon.stop()
+            daemon.start()
+            with pytest.raises(MCPError, match="This session is not known: the daemon was started anew"):
+                await visit.call("read", path="a.txt")
+            for _ in range(2):
+                assert (await visit.call("read", path="a.txt"))["content"] == "one\n"
+            ran = await visit.call("exec_command", command=["cat", "a.txt"])
+            assert (ran["exit_code"], ran["chunk"]) == (0, "one\n")
+    finally:
+        daemon.stop()
 
 
 def test_nothing_but_the_protocol_is_on_stdout_whatever_a_command_prints(wire: Wire) -> None:

@@ -111,6 +111,18 @@ async def test_a_session_ends_when_it_was_idle_for_its_time(mock_clock: trio.tes
         assert (await post(sessions, PING, identity="bearer", session=opened.session)).status == 404
 
 
+async def test_a_lost_session_is_told_once_and_what_is_asked_in_it_again_is_answered_without() -> None:
+    async with served() as sessions:
+        first = await post(sessions, PING, identity="bearer", session="lost-0")
+        assert (first.status, first.error) == (404, (1, -32600))
+        assert (await post(sessions, PING, identity="bearer", session="lost-0")).status == 200
+        assert (await post(sessions, CANCEL, identity="bearer", session="lost-0")).status == 202
+        for number in range(1, limits.HTTP_SESSIONS + 1):
+            assert (await post(sessions, PING, identity="bearer", session=f"lost-{number}")).status == 404
+        assert (await post(sessions, PING, identity="bearer", session="lost-1")).status == 200
+        assert (await post(sessions, PING, identity="bearer", session="lost-0")).status == 404  # forgotten
+
+
 async def test_one_more_than_the_most_takes_the_place_of_the_session_that_was_idle_the_longest(
     mock_clock: trio.testing.MockClock,
 ) -> None:
