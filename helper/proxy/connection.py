@@ -69,6 +69,12 @@ class _Visit:
             await self._rules.tell(refused.decision(self._target, self._rule))
             answer = UNRECOGNIZED_NAME if self._inside_tls else refused.answer()
             await dismiss(self._client, answer, self._bounds)
+        except trio.Cancelled:
+            if self._rule is not None and not self._admitted:
+                # The run has ended. What a name's servers were asked until then has left the machine: that is told.
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + limits.PROXY_TELL_SECONDS):
+                    await self._admit()
+            raise
         except (EOFError, trio.BrokenResourceError):
             # The client left, or was cut. What was looked up and dialled for it is told all the same.
             if self._address is not None and not self._admitted:

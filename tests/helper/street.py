@@ -50,6 +50,7 @@ class Street:
         """Answers by name, one after the other; the last one stays."""
         self.mine: set[str] = set()
         self.lookups: dict[str, int] = defaultdict(int)
+        self.looking = trio.Event()
         self.dials: list[tuple[str, int]] = []
         self.houses: dict[tuple[str, int], House | str] = {}
         self.decisions: list[Decision] = []
@@ -59,6 +60,10 @@ class Street:
         self.recorded.set()
         self.door = 0
 
+    def end(self) -> None:
+        """Have the run end: the door and all behind it is cancelled."""
+        self._nursery.cancel_scope.cancel()
+
     async def tell(self, decision: Decision) -> None:
         self.decisions.append(decision)
         self.decided.set()
@@ -66,6 +71,7 @@ class Street:
 
     async def resolve(self, host: str) -> list[str]:
         self.lookups[host] += 1
+        self.looking.set()
         answers = self.names.get(host)
         if answers is None:
             raise socket.gaierror(socket.EAI_NONAME, "unknown")

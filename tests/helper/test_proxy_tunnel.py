@@ -11,7 +11,7 @@ import trustme
 
 from helper.proxy.hello import UNRECOGNIZED_NAME
 
-from .street import OK, PUBLIC, SECONDS, Street, Talk, everything, replies, street, until
+from .street import HANG, OK, PUBLIC, SECONDS, Street, Talk, everything, replies, street, until
 from .test_proxy_hello import client_hello, hello, records, sni
 
 AUTHORITY = trustme.CA()
@@ -209,3 +209,16 @@ async def test_a_tunnel_that_was_opened_and_left_unused_is_told_too(first: bytes
         assert town.dials == [(PUBLIC, 443)]
         told = [(told.host, told.code, told.allowed, told.address) for told in town.decisions]
         assert told == [("secret.listed.example", "listed", True, PUBLIC)]
+
+
+async def test_a_name_that_is_being_looked_up_when_the_run_ends_is_told_too() -> None:
+    async with street("*.listed.example") as town:
+        town.names["secret.listed.example"] = [[HANG]]
+        with trio.fail_after(SECONDS):
+            async with await town.enter() as stream:
+                await stream.send_all(connect("secret.listed.example:443"))
+                await town.looking.wait()
+                town.end()
+                await town.decided.wait()
+    told = [(told.host, told.code, told.allowed, told.address) for told in town.decisions]
+    assert told == [("secret.listed.example", "listed", True, None)]
