@@ -20,7 +20,9 @@ from helper.monitor.kernel import (
     MS_NODEV,
     MS_NOEXEC,
     MS_NOSUID,
+    MS_PRIVATE,
     MS_RDONLY,
+    MS_REC,
     MS_REMOUNT,
     NS_GET_USERNS,
     enter,
@@ -91,6 +93,8 @@ def _rehearse() -> None:
 def _lay_in(command: int, targets: Mapping[str, Iterable[bytes]]) -> int:
     try:
         _enter(command)
+        # What the host mounts from now on stays outside. Not in `_lay`, which is rehearsed in the host's own mounts.
+        mount(b"none", b"/", None, MS_REC | MS_PRIVATE)
         _lay(targets)
     except OSError as error:
         return error.errno or errno.EIO

@@ -17,6 +17,8 @@ MS_NODEV: Final = 4
 MS_NOEXEC: Final = 8
 MS_REMOUNT: Final = 32
 MS_BIND: Final = 4096
+MS_REC: Final = 16384
+MS_PRIVATE: Final = 1 << 18
 SYS_CLOSE_RANGE: Final = 436
 SYS_LANDLOCK_RESTRICT_SELF: Final = 446
 # The same numbers on every architecture.
