@@ -300,8 +300,8 @@ TERMINAL_COLS: Final = 80
 # As above.
 TERMINAL_SIDE_MAXIMUM: Final = 1_000
 # Most rows, and most columns: some programs keep a cell in memory for each.
-TERMINAL_HELD_BYTES: Final = 1_048_576
-# Most that is read from a terminal whose command has ended; the kernel keeps about 64 KiB for one.
+TERMINAL_HELD_READS: Final = 65_536
+# Most reads from a terminal whose command has ended: the kernel keeps about 64 KiB for one, and each takes a byte.
 SPAWN_SECONDS: Final = 10.0
 # Longest start of one command, a hanging execve included; it takes milliseconds.
 MONITOR_SECONDS: Final = 8.0

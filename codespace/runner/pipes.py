@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import mmap
 import os
 from collections.abc import Sequence
 from typing import Final
@@ -62,9 +63,9 @@ class Pipes:
         descriptor, self._stdin = self._stdin, None
         return Stdin(descriptor, request.stdin or b"", only=not request.open_stdin)
 
-    def held_bytes(self, stream: Stream) -> int:
-        """Return how much a stream's pipe can hold at most: what may be left in it at the end."""
-        return fcntl.fcntl(self.outputs[stream], fcntl.F_GETPIPE_SZ)
+    def held_reads(self, stream: Stream) -> int:
+        """Return how many reads take what may be left in a stream's pipe at the end: as many as it has pages."""
+        return fcntl.fcntl(self.outputs[stream], fcntl.F_GETPIPE_SZ) // mmap.PAGESIZE
 
     def close(self) -> None:
         """Close all that is still owned."""

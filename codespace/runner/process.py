@@ -112,6 +112,8 @@ class Process:
                 self._planted, self._notes_of_planted = unseen("the run was ended by a fault of CodeSpace.")
             raise
         finally:
+            if self._boxed is not None and self._notes_of_planted is None:
+                self._planted, self._notes_of_planted = unseen("there was no time left to look.")
             self._finish()
 
     async def _settle(self) -> None:
@@ -291,14 +293,13 @@ class Process:
 
     def _read_in_turn(self, stream: Stream, descriptor: int) -> bool:
         """Take what is there, of stdout first: pipes do not tell which came first, and chance must not decide."""
-        most_bytes = limits.PIPE_READS * limits.PIPE_READ_BYTES
         if stream == "stderr" and not self.output.is_closed("stdout"):
-            self._read("stdout", self._pipes.outputs["stdout"], most_bytes)  # whose own pump meets its end again
-        return self._read(stream, descriptor, most_bytes)
+            self._read("stdout", self._pipes.outputs["stdout"], limits.PIPE_READS)  # whose own pump meets its end again
+        return self._read(stream, descriptor, limits.PIPE_READS)
 
-    def _read(self, stream: Stream, descriptor: int, most_bytes: int) -> bool:
-        """Take what is there, `most_bytes` at most; returns False at the end."""
-        while most_bytes > 0:
+    def _read(self, stream: Stream, descriptor: int, most: int) -> bool:
+        """Take what is there, by `most` reads of limits.PIPE_READ_BYTES; returns False at the end."""
+        for _ in range(most):  # reads, and not bytes: where the writer wants it so, each gives one write
             try:
                 block = os.read(descriptor, limits.PIPE_READ_BYTES)
             except BlockingIOError:
@@ -310,7 +311,6 @@ class Process:
             if not block:
                 return False
             self.output.append(stream, block)
-            most_bytes -= len(block)
         return True
 
     def _read_rest(self) -> None:
@@ -319,7 +319,7 @@ class Process:
             if not self.output.is_closed(stream):
                 # An outsider holds it open. What the tree wrote is as much as it can hold at most.
                 with contextlib.suppress(OSError):
-                    self._read(stream, descriptor, self._pipes.held_bytes(stream))
+                    self._read(stream, descriptor, self._pipes.held_reads(stream))
                 self.output.close(stream)
 
     def _finish(self) -> None:

@@ -62,9 +62,9 @@ class Terminal:
         keys, self._keys = self._keys, None
         return Keyboard(keys, request.stdin or b"", only=request.stdin is not None)
 
-    def held_bytes(self, stream: Stream) -> int:
-        """Return how much may be left in it at the end."""
-        return limits.TERMINAL_HELD_BYTES
+    def held_reads(self, stream: Stream) -> int:
+        """Return how many reads take what may be left in it at the end: one byte each at worst."""
+        return limits.TERMINAL_HELD_READS
 
     def resize(self, rows: int, cols: int) -> None:
         """Give it another size; the kernel tells the programs in its foreground (SIGWINCH)."""

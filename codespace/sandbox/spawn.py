@@ -368,7 +368,7 @@ def _resolve(pid: int, path: str) -> str | None:
             except OSError:
                 resolved = here
                 continue
-            path = posixpath.normpath(posixpath.join(posixpath.dirname(here), target, *rest))
+            path = posixpath.join(posixpath.dirname(here), target, *rest)  # `..` behind a link leads from its target
             break
         else:
             return resolved
@@ -407,7 +407,7 @@ def _lines(table: int) -> list[bytes]:
     read = b""
     while block := os.pread(table, 1_048_576, len(read)):
         read += block
-    return read.splitlines(keepends=True)
+    return read.split(b"\n")[:-1]  # a carriage return may be in a name
 
 
 def _take(descriptor: int, most: int) -> bytes | None:

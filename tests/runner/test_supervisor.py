@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Collection
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -205,6 +206,31 @@ async def test_what_is_found_on_both_streams_at_once_is_stdouts_first(bench: Ben
         while not done.exists():  # and nobody reads meanwhile
             time.sleep(0.001)  # noqa: ASYNC251
         await bench.wait_text(process_id, count * "o\ne\n")
+
+
+async def test_a_pipe_that_keeps_each_write_apart_holds_up_nobody(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns, reads, read = [0], [0], os.read
+
+    def counted(descriptor: int, size: int) -> bytes:
+        reads[0] += 1
+        return read(descriptor, size)
+
+    class Count(trio.abc.Instrument):
+        def after_task_step(self, task: trio.lowlevel.Task) -> None:
+            turns.append(reads[0])
+
+    monkeypatch.setattr(os, "read", counted)
+    packets = (
+        "import fcntl, os; fcntl.fcntl(1, fcntl.F_SETFL, fcntl.fcntl(1, fcntl.F_GETFL) | os.O_DIRECT)\n"
+        "for _ in range(5000): os.write(1, b'x')"
+    )
+    trio.lowlevel.add_instrument(count := Count())
+    state, text = await bench.run(sys.executable, "-I", "-c", packets)
+    trio.lowlevel.remove_instrument(count)
+    assert (state.exit_code, text) == (0, 5000 * "x")
+    assert max(after - before for before, after in pairwise(turns)) <= 4 * limits.PIPE_READS
 
 
 async def test_a_flood_that_nobody_reads_ends_in_bounded_memory_with_its_loss_counted(tmp_path: Path) -> None:

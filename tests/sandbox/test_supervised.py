@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,10 @@ from pathlib import Path
 import pytest
 import trio
 
+from codespace import limits
 from codespace.contract import SpawnRequest, Workspace
 from codespace.errors import Refusal
+from codespace.runner.boxed import Boxed
 from codespace.runner.supervisor import Supervisor
 from codespace.sandbox.box import HOME, Sandbox
 from codespace.testing import processes
@@ -237,6 +240,34 @@ async def test_what_a_run_planted_is_a_note_at_its_end(bench: Bench) -> None:
     (note,) = state.notes  # type: ignore[attr-defined]
     assert all(name in note for name in (".claude", ".mcp.json", "sub/.git"))
     assert (await bench.run("true"))[0].notes == ()  # type: ignore[attr-defined]
+
+
+async def test_a_carriage_return_in_the_name_of_what_is_protected_refuses_no_command(bench: Bench) -> None:
+    await bench.run("sh", "-c", "mkdir -p \"$(printf 'a\\rb')/.git\"")
+    state, text = await bench.run("sh", "-c", "echo on")
+    assert (state.exit_code, text) == (0, "on\n")  # type: ignore[attr-defined]
+
+
+async def test_a_program_behind_a_link_and_the_directory_above_its_target_is_the_one_that_a_shell_runs(
+    bench: Bench,
+) -> None:
+    root = Path(bench.workspace.root)
+    (root / "deep").mkdir()
+    (root / "other/in").mkdir(parents=True)
+    (root / "l1").symlink_to("deep")
+    (root / "deep/l2").symlink_to("../other/in")
+    (root / "other/prog").write_text("#!/bin/sh\necho ran\n")
+    (root / "other/prog").chmod(0o755)
+    assert (await bench.run("./l1/l2/../prog"))[1] == "ran\n"
+
+
+async def test_a_run_for_whose_last_look_no_time_is_left_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GRACE_SECONDS", "END_SECONDS", "DRAIN_SECONDS"):
+        monkeypatch.setattr(limits, name, 0.2)
+    monkeypatch.setattr(Boxed, "planted", lambda _: time.sleep(3))
+    state, _ = await bench.run("sh", "-c", "echo {} >.mcp.json", timeout_seconds=1.0)
+    (note,) = state.notes  # type: ignore[attr-defined]
+    assert note.startswith("Whether the run left git directories or protected files is not known")
 
 
 async def test_a_program_that_is_only_outside_is_named_and_nothing_is_started(bench: Bench, tmp_path: Path) -> None:
