@@ -54,7 +54,7 @@ def head(path: str) -> audit.Head:
         with connect(path) as db:
             return audit.head(db)
     except sqlite3.Error as error:
-        raise refusal(error, _UNCHANGED) from error
+        raise refusal(error, _UNCHANGED, path) from error
 
 
 def verify(path: str, exported: audit.Head | None = None) -> audit.Verdict:
@@ -63,7 +63,7 @@ def verify(path: str, exported: audit.Head | None = None) -> audit.Verdict:
         with connect(path) as db:
             return audit.verify(db, exported)
     except sqlite3.Error as error:
-        raise refusal(error, _UNCHANGED) from error
+        raise refusal(error, _UNCHANGED, path) from error
 
 
 def problem(path: str) -> str | None:
@@ -78,7 +78,7 @@ def problem(path: str) -> str | None:
             if found is None:
                 check_secrets(db)
     except sqlite3.Error as error:
-        raise refusal(error, _UNCHANGED) from error
+        raise refusal(error, _UNCHANGED, path) from error
     if found is not None:
         return f"the database is damaged: {found}"
     verdict = verify(path)

@@ -19,7 +19,7 @@ from codespace.cli import configured
 from codespace.cli.finding import Finding
 from codespace.contract import Workspace
 from codespace.display import display
-from codespace.errors import CODES, Refusal
+from codespace.errors import Refusal
 from codespace.settings import MEMORY_DATABASE, Settings, SettingsError, notices
 
 _FOLDERS: Final = ("instances", "journal", "homes", "spool")
@@ -137,6 +137,7 @@ def database(settings: Settings) -> Iterator[Finding]:
 
 def _health(path: str) -> Finding:
     from codespace.cli import audit
+    from codespace.gateway.database import is_damage
 
     fix = "Stop every daemon, keep a copy, and restore the file from a backup or move it away."
     if (why := _unreadable(path)) is not None:
@@ -145,8 +146,7 @@ def _health(path: str) -> Finding:
     try:
         problem = audit.problem(path)
     except Refusal as error:
-        usual = CODES[error.code].next_step
-        return Finding("fail", "database", error.message, fix if error.next_step in (None, usual) else error.next_step)
+        return Finding("fail", "database", error.message, fix if is_damage(error) else error.next_step)
     if problem is not None:
         return Finding("fail", "database", problem, fix)
     return Finding("pass", "database", f"{path} is sound, and so is its audit chain")

@@ -7,10 +7,12 @@ ours, or is newer than this program, is left untouched.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import sqlite3
 import stat
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -48,14 +50,54 @@ _WORDS: Final[Mapping[str, str]] = {
 }
 
 
-def refusal(error: sqlite3.Error | OSError, left: str) -> Refusal:
-    """Return STORE_UNAVAILABLE for what SQLite or the system said. `left` says what is stored."""
+_DAMAGED: Final = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "DAMAGED")
+_UNSURE: Final = ("SQLITE_CANTOPEN", "SQLITE_IOERR", "SQLITE_READONLY")
+# Also said where the log and its index find no place beside the file, of which SQLite keeps no errno.
+_PROBED_BYTES: Final = 65_536  # the index alone takes half of that
+_ELSEWHERE: Final = "set CODESPACE_OPERATIONS_DB or CODESPACE_STATE_DIR to where it may"
+_REMEDIES: Final[Mapping[int, str]] = {
+    errno.ENOSPC: "Make room on its disk, then call again.",
+    errno.EDQUOT: "Make room within this account's quota on its disk, then call again.",
+    errno.EROFS: f"Have its disk mounted so that it can be written, or {_ELSEWHERE} be.",
+    errno.EACCES: f"Let this account write in its directory, or {_ELSEWHERE}.",
+}
+
+
+def refusal(error: sqlite3.Error | OSError, left: str, path: str | None = None) -> Refusal:
+    """Return STORE_UNAVAILABLE for what SQLite or the system said. `left` says what is stored.
+
+    Args:
+        path: The database's, where what stands in the way may be found out by writing beside it. It may block.
+    """
     name = getattr(error, "sqlite_errorname", None) or type(error).__name__
-    told = (error.strerror if isinstance(error, OSError) else None) or str(error)
-    word = next((words for prefix, words in _WORDS.items() if name.startswith(prefix)), told)
+    cause = (_in_the_way(path) if path is not None and name.startswith(_UNSURE) else None) or error
+    told = (cause.strerror if isinstance(cause, OSError) else None) or str(cause)
+    words = _WORDS if cause is error else {}
+    word = next((each for prefix, each in words.items() if name.startswith(prefix)), told)
+    number = errno.ENOSPC if name == "SQLITE_FULL" else getattr(cause, "errno", None)
     return Refusal(
-        "STORE_UNAVAILABLE", f"{word[:1].upper()}{word[1:]}. {left}", details={"cause": name, "outcome": "nothing"}
+        "STORE_UNAVAILABLE",
+        f"{word[:1].upper()}{word[1:]}. {left}",
+        next_step=_REMEDIES.get(number or 0),
+        details={"cause": name, "outcome": "nothing"},
     )
+
+
+def _in_the_way(path: str) -> OSError | None:
+    """Return why no file can be written beside the database; None where one can, or for a reason of another kind."""
+    try:
+        with tempfile.TemporaryFile(dir=os.path.dirname(path)) as file:
+            file.write(bytes(_PROBED_BYTES))
+            file.flush()
+            os.fsync(file.fileno())  # where some filesystems first look for room
+    except OSError as error:
+        return error if error.errno in _REMEDIES else None
+    return None
+
+
+def is_damage(refusal: Refusal) -> bool:
+    """Return whether it says that the file itself is damaged, and not that it cannot be reached now."""
+    return str((refusal.details or {}).get("cause")).startswith(_DAMAGED)
 
 
 def prepare(path: str) -> tuple[Database, dict[str, bytes]]:
@@ -75,7 +117,7 @@ def prepare(path: str) -> tuple[Database, dict[str, bytes]]:
             db.close()
             raise
     except (OSError, sqlite3.Error) as error:
-        raise refusal(error, f"{path} was not opened.") from error
+        raise refusal(error, f"{path} was not opened.", path) from error
     return db, known
 
 
@@ -91,7 +133,7 @@ def connect(path: str) -> Iterator[Database]:
         _inspect(path, create=False)
         db = _connect_read(path)
     except (OSError, sqlite3.Error) as error:
-        raise refusal(error, f"{path} was not opened.") from error
+        raise refusal(error, f"{path} was not opened.", path) from error
     with contextlib.closing(db):
         yield db
 
@@ -151,7 +193,11 @@ def _inspect(path: str, *, create: bool) -> None:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
     found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
-        raise Refusal("STORE_UNAVAILABLE", f"{path} is not a regular file; nothing was opened.")
+        raise Refusal(
+            "STORE_UNAVAILABLE",
+            f"{path} is not a regular file; nothing was opened.",
+            next_step="Move it away, or set CODESPACE_OPERATIONS_DB to a file of its own.",
+        )
     if found.st_size > 0:
         _check_owner_program(path)
     if stat.S_IMODE(found.st_mode) & 0o077 and (create or os.access(path, os.W_OK)):  # a copy may only be read

@@ -58,7 +58,7 @@ class Store:
             read_db.execute("PRAGMA query_only = ON")
         except sqlite3.Error as error:
             writer.close()
-            raise refusal(error, f"{path} was not opened.") from error
+            raise refusal(error, f"{path} was not opened.", path) from error
         return cls(path, writer, Lane(read_db, "store-reader"), secrets)
 
     async def read(self, fn: Callable[[Database], T]) -> T:

@@ -124,6 +124,32 @@ def use_up(filler: Path) -> None:
             return
 
 
+async def database_on_a_full_disk(place: Place) -> dict[str, Any]:
+    return behind_a_start(place, lambda: use_up(place.state / "filler"))
+
+
+async def database_on_a_read_only_disk(place: Place) -> dict[str, Any]:
+    return behind_a_start(place, lambda: place.remount("ro", place.state))
+
+
+def behind_a_start(place: Place, turn: Callable[[], None]) -> dict[str, Any]:
+    """Return what the commands of an operator say once the disk of a sound database has turned."""
+    place.mount(place.state, "tmpfs", "size=4m,mode=700")
+    environ = {"HOME": str(place.folder), "PATH": os.environ["PATH"], "CODESPACE_STATE_DIR": str(place.state)}
+
+    def say(*words: str) -> str:
+        argv = [sys.executable, "-m", "codespace", *words]
+        done = subprocess.run(
+            argv, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60
+        )
+        return done.stdout + done.stderr
+
+    say("serve", "--stdio")
+    turn()
+    told = {"serve": say("serve", "--stdio"), "list": say("operations", "list"), "doctor": say("doctor")}
+    return told | {"state": str(place.state)}
+
+
 async def no_inodes(place: Place) -> dict[str, Any]:
     place.mount(place.root, "tmpfs", "size=8m,nr_inodes=3")
     (place.root / "a").write_text("one\n")
@@ -356,6 +382,8 @@ SCENES: dict[str, Callable[[Place], Awaitable[dict[str, Any]]]] = {
     "nothing": nothing,
     "full": full,
     "full state": full_state,
+    "database on a full disk": database_on_a_full_disk,
+    "database on a read-only disk": database_on_a_read_only_disk,
     "no inodes": no_inodes,
     "no inodes of the state": no_inodes_of_the_state,
     "no inodes to install": no_inodes_to_install,

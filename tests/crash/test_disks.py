@@ -68,6 +68,23 @@ def test_a_state_directory_that_is_full_refuses_a_patch_before_anything_is_writt
     assert found["journals"] == []
 
 
+@pytest.mark.parametrize(
+    ("scene", "said", "remedy"),
+    [
+        ("database on a full disk", "No space left on device.", "Make room on its disk"),
+        ("database on a read-only disk", "Read-only file system.", "Have its disk mounted so that it can be written"),
+    ],
+)
+def test_a_sound_database_on_such_a_disk_is_told_as_that_and_not_as_one_to_be_restored(
+    tmp_path: Path, scene: str, said: str, remedy: str
+) -> None:
+    found = told(scene, tmp_path)
+    for command in ("serve", "list"):
+        assert f"{said} {found['state']}/operations.sqlite was not opened." in found[command], found[command]
+        assert remedy in found[command]
+    assert "restore the file from a backup" not in found["doctor"]
+
+
 def test_a_disk_without_inodes_refuses_a_patch_before_anything_is_written(tmp_path: Path) -> None:
     found = told("no inodes", tmp_path)
     assert found["status"] == "rejected"
