@@ -333,7 +333,7 @@ def _wire(
     facts = _server_facts(exposed, transports)
     gate = Gate(registry, runner, ledger, holds, patching, processes, admission, works, links, facts)
     kept_diff = partial(_kept_diff, ledger, instances, runner)
-    operator = Operator(store, ledger, holds, grants, settings.workspaces)
+    operator = Operator(store, ledger, holds, grants, settings.workspaces, instances.dead_ids)
     return _House(
         daemon=Daemon(
             settings=settings,

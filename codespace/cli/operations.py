@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import partial
 
 from codespace import cli, interrupts, log
@@ -46,12 +46,14 @@ async def _run(settings: Settings, arguments: argparse.Namespace) -> int:
 
 
 async def _list(records: Records, arguments: argparse.Namespace) -> int:
+    dead = await records.dead_ids()  # before the look: what another daemon settles meanwhile is told as settled
     found = [each for each in await records.operations() if not arguments.open or each.finished_at is None]
     if arguments.json:
         for operation in found:
-            print(recorded.as_json(recorded.facts(operation)))
+            print(recorded.as_json(recorded.facts(operation, dead)))
     elif found:
-        print(recorded.table(("OPERATION", "KIND", "STATE", "WORKSPACE", "SINCE", "FILES"), map(_row, found)))
+        heads = ("OPERATION", "KIND", "STATE", "WORKSPACE", "SINCE", "FILES")
+        print(recorded.table(heads, (_row(each, dead) for each in found)))
     else:
         print("Every operation has its end." if arguments.open else "Nothing has been recorded yet.")
     return 0
@@ -68,14 +70,15 @@ async def _show(records: Records, arguments: argparse.Namespace) -> int:
                 print(display(page, newlines=True), end="")
         return 0
     events = await records.events(operation.id)
+    dead = await records.dead_ids()
     kept = next((each for each in journals.snapshots(state_dir) if each.operation_id == operation.id), None)
     size = None if kept is None else kept.size_bytes
     rescued = journals.rescued(state_dir, operation.id)
     if arguments.json:
         told = {"events": [known(event) for event in events], "snapshot_bytes": size, "rescued": rescued}
-        print(recorded.as_json(recorded.facts(operation) | told))
+        print(recorded.as_json(recorded.facts(operation, dead) | told))
     else:
-        print("\n".join(_lines(operation, events, size, rescued)))
+        print("\n".join(_lines(operation, recorded.state(operation, dead), events, size, rescued)))
     return 0
 
 
@@ -118,14 +121,16 @@ async def _forget(records: Records, arguments: argparse.Namespace) -> int:
 _WORDS = {"list": _list, "show": _show, "settle": _settle, "forget": _forget}
 
 
-def _row(operation: Operation) -> tuple[str, ...]:
+def _row(operation: Operation, dead: Container[str]) -> tuple[str, ...]:
     since = recorded.ago(time.time() - operation.created_at)
     files = display(", ".join(operation.files), limit=60) or "-"
-    return operation.id, operation.kind, operation.state, display(operation.workspace_id), since, files
+    return operation.id, operation.kind, recorded.state(operation, dead), display(operation.workspace_id), since, files
 
 
-def _lines(operation: Operation, events: tuple[Event, ...], size: int | None, rescued: list[str]) -> Iterator[str]:
-    yield f"{operation.id}  {operation.tool} in {display(operation.workspace_id)}: {operation.state}"
+def _lines(
+    operation: Operation, state: str, events: tuple[Event, ...], size: int | None, rescued: list[str]
+) -> Iterator[str]:
+    yield f"{operation.id}  {operation.tool} in {display(operation.workspace_id)}: {state}"
     yield f"root         {display(operation.root)}"
     if operation.operation_key is not None:
         yield f"key          {display(operation.operation_key)}"

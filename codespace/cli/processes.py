@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Container
 
 from codespace.cli import recorded
 from codespace.display import display
@@ -17,18 +18,20 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _list(operator: Operator, arguments: argparse.Namespace) -> int:
+    dead = await operator.dead_ids()  # before the look: what another daemon settles meanwhile is told as settled
     found = [each for each in await operator.operations(kind="exec") if arguments.all or each.finished_at is None]
     if arguments.json:
         for operation in found:
-            print(recorded.as_json(recorded.facts(operation)))
+            print(recorded.as_json(recorded.facts(operation, dead)))
     elif found:
-        print(recorded.table(("PROCESS", "STATE", "WORKSPACE", "SINCE", "OPERATION", "END"), map(_row, found)))
+        heads = ("PROCESS", "STATE", "WORKSPACE", "SINCE", "OPERATION", "END")
+        print(recorded.table(heads, (_row(each, dead) for each in found)))
     else:
         print("No command has run yet." if arguments.all else "No command runs.")
     return 0
 
 
-def _row(operation: Operation) -> tuple[str, ...]:
+def _row(operation: Operation, dead: Container[str]) -> tuple[str, ...]:
     outcome = operation.outcome or {}
     end = outcome.get("termination", "-")
     if end == "exited" and outcome.get("signal") is not None:
@@ -37,4 +40,4 @@ def _row(operation: Operation) -> tuple[str, ...]:
         end = f"exit code {outcome['exit_code']}"
     since = recorded.ago(time.time() - operation.created_at)
     place = display(operation.workspace_id)
-    return operation.process_id or "-", operation.state, place, since, operation.id, display(str(end))
+    return operation.process_id or "-", recorded.state(operation, dead), place, since, operation.id, display(str(end))

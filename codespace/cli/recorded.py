@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -68,9 +68,22 @@ def as_json(facts: Mapping[str, Any]) -> str:
     return json.dumps(dict(facts), sort_keys=True)
 
 
-def facts(operation: Operation) -> dict[str, Any]:
-    """Return what is recorded of an operation, its id under the name too that every other answer has for it."""
-    return known(operation) | {"operation_id": operation.id}
+def facts(operation: Operation, dead: Container[str]) -> dict[str, Any]:
+    """Return what is recorded of an operation, its id under the name too that every other answer has for it.
+
+    Args:
+        dead: The daemons that ended without a word: what they left open waits for the next start; nothing of it runs.
+    """
+    return known(operation) | {"operation_id": operation.id, "daemon_ended": _is_left(operation, dead)}
+
+
+def state(operation: Operation, dead: Container[str]) -> str:
+    """Return how an operation stands, for people. `dead` as for `facts`."""
+    return operation.state + (" when its daemon ended" if _is_left(operation, dead) else "")
+
+
+def _is_left(operation: Operation, dead: Container[str]) -> bool:
+    return operation.finished_at is None and operation.instance_id in dead
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

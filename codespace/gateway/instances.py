@@ -83,6 +83,10 @@ class Instances:
         others = [each for each in unended if each.id != self.own.id]
         return tuple([each for each in others if not await self._held(each)])
 
+    async def dead_ids(self) -> frozenset[str]:
+        """Return the ids of those; what they left open did not go on behind them. Cancel, Source: as `dead`."""
+        return frozenset([each.id for each in await self.dead()])
+
     async def lives(self, instance_id: str) -> bool:
         """Return whether a daemon is there; one that cannot be looked at counts as living. Cancel: as `dead`."""
         if instance_id == self.own.id:

@@ -7,7 +7,7 @@ difference whether a daemon runs.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Literal
@@ -39,13 +39,21 @@ class Operator:
     """Looks at holds and grants, decides them, and hears when something changed."""
 
     def __init__(
-        self, store: Store, ledger: Ledger, holds: Holds, grants: Grants, workspaces: Mapping[str, Workspace]
+        self,
+        store: Store,
+        ledger: Ledger,
+        holds: Holds,
+        grants: Grants,
+        workspaces: Mapping[str, Workspace],
+        dead_ids: Callable[[], Awaitable[frozenset[str]]],
     ) -> None:
         self._store = store
         self._ledger = ledger
         self._holds = holds
         self._grants = grants
         self._workspaces = workspaces
+        self.dead_ids = dead_ids
+        """Return which daemons ended without a word: nothing of theirs runs, whatever is recorded."""
 
     # --- looking ---
 
@@ -204,7 +212,7 @@ async def open_operator(
         )
         instances = Instances(store, wall_clock, "", ())  # to look at others; it registers none
         grants = Grants(store, ledger, audit, wall_clock, COMMAND_LINE, scrubber, instances.lives)
-        yield Operator(store, ledger, holds, grants, workspaces)
+        yield Operator(store, ledger, holds, grants, workspaces, instances.dead_ids)
         nursery.cancel_scope.deadline = trio.current_time() + limits.SCRUB_PATIENCE_SECONDS
 
 

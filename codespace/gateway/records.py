@@ -60,6 +60,10 @@ class Records:
         """Return what happened to it, oldest first."""
         return await self._ledger.events(operation_id)
 
+    async def dead_ids(self) -> frozenset[str]:
+        """Return which daemons ended without a word: nothing of theirs runs, whatever is recorded."""
+        return await self._instances.dead_ids()
+
     async def state_dir(self, operation: Operation) -> str:
         """Return the state directory in which its journal is, if it is still kept."""
         return await self._instances.state_dir(operation.instance_id) or self._state_dir
@@ -74,15 +78,19 @@ class Records:
             use, OUTCOME_UNKNOWN where it still cannot be seen.
         """
         operation = await self.operation(operation_id)
+        is_left = operation.finished_at is None and operation.instance_id in await self.dead_ids()
         if operation.kind != "patch" or operation.finished_at is not None:
+            what = "a patch" if operation.kind == "patch" else "a command"
+            next_step = f"Look at it with `codespace operations show {operation.id}`."
             raise Refusal(
                 "INVALID_ARGUMENT",
-                f"Only a patch without an end can be settled, and this is a {operation.kind} that is "
-                f"{operation.state}. Nothing was done.",
-                next_step=f"Look at it with `codespace operations show {operation.id}`.",
+                f"Only a patch without an end can be settled, and this is {what} that "
+                f"{'was' if is_left else 'is'} {operation.state}{' when its daemon ended' if is_left else ''}. "
+                "Nothing was done.",
+                next_step="Start a daemon: it records that nothing runs." if is_left else next_step,
                 operation_id=operation.id,
             )
-        if operation.instance_id not in {instance.id for instance in await self._instances.dead()}:
+        if not is_left:
             raise Refusal(
                 "WORKSPACE_BUSY",
                 "The daemon that began this operation still runs, and settles it itself. Nothing was done.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from mcp import MCPError
 
 from codespace.testing import processes
 from codespace.testing.installed import END_SECONDS, HttpDaemon, over_http
+from codespace.testing.installed import script as program
 from codespace.testing.site import Site
 from codespace.testing.wire import Wire
 
@@ -107,6 +109,28 @@ def test_a_killed_stdio_daemon_leaves_no_process(wire: Wire, script: str) -> Non
     below = start_tree(wire, script)
     wire.process.kill()
     assert processes.still_alive_after(below, END_SECONDS) == frozenset()
+
+
+def test_a_command_of_a_killed_daemon_is_not_told_as_one_that_runs(site: Site, wire: Wire) -> None:
+    def say(*words: str) -> str:
+        done = subprocess.run(
+            [program(), *words], env=site.environ, capture_output=True, text=True, timeout=END_SECONDS
+        )
+        return done.stdout + done.stderr
+
+    start_tree(wire)
+    (before,) = map(json.loads, say("operations", "list", "--json").splitlines())
+    assert (before["state"], before["daemon_ended"]) == ("running", False)
+    assert "when its daemon" not in say("processes", "list") + say("operations", "show", before["id"])
+    wire.process.kill()
+    wire.process.wait()
+    (behind,) = map(json.loads, say("processes", "list", "--json").splitlines())
+    assert (behind["state"], behind["daemon_ended"]) == ("running", True)
+    for words in (["processes", "list"], ["operations", "list", "--open"], ["operations", "show", behind["id"]]):
+        assert "running when its daemon ended" in say(*words)
+    settled = say("operations", "settle", behind["id"])
+    assert "a command that was running when its daemon ended" in settled
+    assert "Start a daemon" in settled
 
 
 async def test_a_killed_http_daemon_leaves_no_process_and_its_successor_says_what_became_of_them(site: Site) -> None:
