@@ -22,6 +22,7 @@ from codespace.display import display
 from codespace.http.exposure import Address
 from codespace.settings import Settings
 from codespace.settings.environment import home
+from codespace.settings.load import default_state_dir
 
 NAME: Final = "codespace"
 _TOML_SECTION: Final = "mcp_servers"
@@ -95,6 +96,8 @@ def _stdio_entry(settings: Settings, client: Client) -> dict[str, Any]:
     wanted = {name: value for name, value in os.environ.items() if name in _CARRIED}
     if settings.config_path is not None:
         wanted["CODESPACE_CONFIG"] = settings.config_path
+    if settings.state_dir != os.path.realpath(default_state_dir({}, home(os.environ))):
+        wanted.setdefault("CODESPACE_STATE_DIR", settings.state_dir)  # by XDG_STATE_HOME, which many clients leave out
     if wanted:
         entry["env"] = wanted
     return entry

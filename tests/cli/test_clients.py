@@ -71,6 +71,18 @@ def test_what_was_chosen_here_is_said_to_the_client_too(desk: Desk, monkeypatch:
     assert "canary" not in said.out
 
 
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_state_directory_by_xdg_is_said_to_a_client_that_may_not_hand_the_variable_on(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, client: str
+) -> None:
+    desk.codespace("init", desk.project)
+    monkeypatch.setenv("XDG_STATE_HOME", str(desk.home / "away"))
+    found = printed(client, desk.codespace("client-config", client).out)
+    assert found["env"]["CODESPACE_STATE_DIR"] == str(desk.home / "away/codespace")
+    monkeypatch.setenv("XDG_STATE_HOME", str(desk.home / ".local/state"))
+    assert "CODESPACE_STATE_DIR" not in printed(client, desk.codespace("client-config", client).out)["env"]
+
+
 @pytest.mark.parametrize("client", [name for name, client in CLIENTS.items() if client.http])
 @pytest.mark.parametrize(
     ("host", "told"),
