@@ -47,7 +47,9 @@ async def _run(settings: Settings, arguments: argparse.Namespace) -> int:
 
 async def _list(records: Records, arguments: argparse.Namespace) -> int:
     dead = await records.dead_ids()  # before the look: what another daemon settles meanwhile is told as settled
-    found = [each for each in await records.operations() if not arguments.open or each.finished_at is None]
+    total = await records.count()  # first, so that none which begins meanwhile is told as left out
+    listed = await records.operations()
+    found = [each for each in listed if not arguments.open or each.finished_at is None]
     if arguments.json:
         for operation in found:
             print(recorded.as_json(recorded.facts(operation, dead)))
@@ -56,6 +58,8 @@ async def _list(records: Records, arguments: argparse.Namespace) -> int:
         print(recorded.table(heads, (_row(each, dead) for each in found)))
     else:
         print("Every operation has its end." if arguments.open else "Nothing has been recorded yet.")
+    if not arguments.open:
+        recorded.tell_unlisted(len(listed), total)
     return 0
 
 

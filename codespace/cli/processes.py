@@ -19,7 +19,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _list(operator: Operator, arguments: argparse.Namespace) -> int:
     dead = await operator.dead_ids()  # before the look: what another daemon settles meanwhile is told as settled
-    found = [each for each in await operator.operations(kind="exec") if arguments.all or each.finished_at is None]
+    total = await operator.count("exec")  # first, so that none which begins meanwhile is told as left out
+    listed = await operator.operations(kind="exec")
+    found = [each for each in listed if arguments.all or each.finished_at is None]
     if arguments.json:
         for operation in found:
             print(recorded.as_json(recorded.facts(operation, dead)))
@@ -28,6 +30,8 @@ async def _list(operator: Operator, arguments: argparse.Namespace) -> int:
         print(recorded.table(heads, (_row(each, dead) for each in found)))
     else:
         print("No command has run yet." if arguments.all else "No command runs.")
+    if arguments.all:
+        recorded.tell_unlisted(len(listed), total)
     return 0
 
 

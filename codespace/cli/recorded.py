@@ -82,6 +82,16 @@ def state(operation: Operation, dead: Container[str]) -> str:
     return operation.state + (" when its daemon ended" if _is_left(operation, dead) else "")
 
 
+def tell_unlisted(listed: int, recorded: int) -> None:
+    """Say on stderr that a list is not all, where it is not; only what has its end is ever left out."""
+    if recorded > listed:
+        print(
+            f"codespace: the newest {listed} are listed; {recorded - listed} older ones, which have their end, are "
+            "not. `codespace operations show ID` shows each.",
+            file=sys.stderr,
+        )
+
+
 def _is_left(operation: Operation, dead: Container[str]) -> bool:
     return operation.finished_at is None and operation.instance_id in dead
 

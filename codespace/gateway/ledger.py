@@ -234,6 +234,12 @@ class Ledger:
 
         return await self._store.read(read)
 
+    async def count(self, kind: Kind | None = None) -> int:
+        """Return how many operations are recorded."""
+        where, values = ("", ()) if kind is None else (" WHERE kind = ?", (kind,))
+        sql = f"SELECT count(*) FROM operations{where}"  # noqa: S608
+        return int(await self._store.read(lambda db: db.execute(sql, values).fetchone()[0]))
+
     async def events(self, subject: str) -> tuple[Event, ...]:
         """Return what happened to `subject`, oldest first."""
         return await self._store.read(lambda db: chain.events(db, subject))

@@ -90,6 +90,10 @@ class Operator:
         """Return the newest operations, and each older one without an end; newest first."""
         return await self._ledger.list(kind=kind, limit=limit)
 
+    async def count(self, kind: Kind | None = None) -> int:
+        """Return how many operations are recorded."""
+        return await self._ledger.count(kind)
+
     async def runs_elsewhere(self) -> list[Operation]:
         """Return the commands without an end in directories that are not registered here, newest first."""
         roots = {workspace.root for workspace in self._workspaces.values()}

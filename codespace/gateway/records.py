@@ -49,6 +49,10 @@ class Records:
         """Return the newest operations, and each older one without an end; newest first."""
         return await self._ledger.list(kind=kind, limit=limit)
 
+    async def count(self, kind: Kind | None = None) -> int:
+        """Return how many operations are recorded."""
+        return await self._ledger.count(kind)
+
     async def operation(self, operation_id: str) -> Operation:
         """Return one. Raises: Refusal OPERATION_NOT_FOUND."""
         found = await self._ledger.get(operation_id)

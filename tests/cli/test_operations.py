@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,24 @@ async def test_operations_are_listed_and_shown_to_people_and_programs() -> None:
         facts = json.loads((await codespace(bench, "show", "--json", applied["operation_id"])).stdout)
         assert facts["snapshot_bytes"] > 0
         assert [event["event"] for event in facts["events"]][-1] == "verified"
+
+
+async def test_a_list_that_leaves_old_ones_out_says_how_many() -> None:
+    row = (
+        "INSERT INTO operations (id, kind, tool, workspace_id, root, fingerprint, state, instance_id, created_at, "
+        "finished_at, files, changes) SELECT 'op-' || value, iif(value % 2, 'patch', 'exec'), 't', 'main', '/', 'f', "
+        "'applied', 'i', value, value, '[]', '[]' FROM json_each(?)"
+    )
+    async with open_bench(files=FILES) as bench:
+        database = bench.daemon.settings.database
+        with closing(sqlite3.connect(database)) as db, db:
+            db.execute(row, (json.dumps(list(range(1, 2 * limits.LIST_ROWS + 6))),))
+        every = f"codespace: the newest {limits.LIST_ROWS} are listed; {limits.LIST_ROWS + 5} older ones"
+        for more in ([], ["--json"]):
+            listed = await codespace(bench, "list", *more)
+            assert len(listed.stdout.splitlines()) == limits.LIST_ROWS + (not more)
+            assert listed.stderr.startswith(every), listed.stderr
+        assert (await codespace(bench, "list", "--open")).stderr == ""
 
 
 async def test_the_whole_diff_is_shown_however_long_it_is_and_acts_on_no_terminal() -> None:
