@@ -181,6 +181,7 @@ class Operator:
             raise Refusal(
                 "INVALID_ARGUMENT",
                 "Scoped grants are for workspaces whose approvals are `operator`." + scopes.NOTHING,
+                next_step=scopes.ONCE,
                 details={"argument": "scope"},
             )
         # The directory that was shown: the id may name another one here.

@@ -22,6 +22,11 @@ SCOPES: Final[Mapping[Scope, str]] = {
 }
 NOTHING: Final = " Nothing was granted."
 """How each refusal of a scope ends, which a page that only offers scopes leaves out."""
+ONCE: Final = "Grant it once."
+_INSTEAD: Final[Mapping[str, str]] = {
+    "exec_command": "Grant this exact command (--exact), or grant it once.",
+    "apply_patch": "Grant patches under a path that holds all of this one (--patches PATH), or grant it once.",
+}
 _PINNED: Final = ("program", "program_file", "program_version")
 _SAME: Final = ("cwd", "env", "stdin", "open_stdin", "tty", "network")
 
@@ -37,9 +42,9 @@ def terms_of(hold: Hold, scope: Scope, *, root: str, path: str | None = None) ->
     if scope == "patches":
         return _patches(hold, path, root)
     if hold.tool != "exec_command":
-        raise _refused(f"Scope `{scope}` is for held commands; this is {hold.tool}.")
+        raise _refused(hold, f"Scope `{scope}` is for held commands; this is {hold.tool}.")
     if path is not None:
-        raise _refused(f"A path belongs to scope `patches`, not to `{scope}`.")
+        raise _refused(hold, f"A path belongs to scope `patches`, not to `{scope}`.")
     if scope == "exact":
         return {"root": root, "shown": dict(hold.shown)}
     return _program(hold, root)
@@ -65,13 +70,13 @@ def _program(hold: Hold, root: str) -> dict[str, Any]:
     asked = _asked(hold)
     names = [asked["argv0"], asked["program"], asked["program_file"]]
     if is_launcher(names):
-        raise _refused("The program runs what its arguments say; with any arguments it could do anything.")
+        raise _refused(hold, "The program runs what its arguments say; with any arguments it could do anything.")
     if any(_is_under(name, root) for name in names[1:] if name.startswith("/")) or not asked["program"].startswith("/"):
-        raise _refused("The program is in the workspace, where an agent may have put it under any name.")
+        raise _refused(hold, "The program is in the workspace, where an agent may have put it under any name.")
     if not str(asked["program_version"]).startswith("sha256:"):
-        raise _refused("The program's file cannot be read, so that nothing would tell another one from it.")
+        raise _refused(hold, "The program's file cannot be read, so that nothing would tell another one from it.")
     if asked["stdin"] is not None or asked["open_stdin"] or asked["tty"]:
-        raise _refused("The command is given input, which may be commands too.")
+        raise _refused(hold, "The command is given input, which may be commands too.")
     return asked | {"root": root, "timeout_seconds": hold.shown["timeout_seconds"]}
 
 
@@ -83,15 +88,15 @@ def _asked(hold: Hold) -> dict[str, Any]:
 
 def _patches(hold: Hold, path: str | None, root: str) -> dict[str, Any]:
     if hold.tool != "apply_patch":
-        raise _refused(f"Scope `patches` is for held patches; this is {hold.tool}.")
+        raise _refused(hold, f"Scope `patches` is for held patches; this is {hold.tool}.")
     if not path:  # normpath makes `.`, the whole workspace, of an empty one
-        raise _refused("Scope `patches` needs the path that they may touch.")
+        raise _refused(hold, "Scope `patches` needs the path that they may touch.")
     clean = posixpath.normpath(path)
     if posixpath.isabs(path) or clean == ".." or clean.startswith("../") or not path.isprintable():
-        raise _refused("The path must be below the workspace, such as `src`; `.` is the whole of it.")
+        raise _refused(hold, "The path must be below the workspace, such as `src`; `.` is the whole of it.")
     terms = {"root": root, "path": clean}
     if not covers("patches", terms, hold, root):
-        raise _refused(f"The patch that is shown touches something outside of `{clean}`.")
+        raise _refused(hold, f"The patch that is shown touches something outside of `{clean}`.")
     return terms
 
 
@@ -106,5 +111,6 @@ def _is_under(path: str, folder: str) -> bool:
     return folder == "." or path == folder or path.startswith(folder + "/")
 
 
-def _refused(why: str) -> Refusal:
-    return Refusal("INVALID_ARGUMENT", why + NOTHING, details={"argument": "scope"})
+def _refused(hold: Hold, why: str) -> Refusal:
+    instead = _INSTEAD.get(hold.tool, ONCE)
+    return Refusal("INVALID_ARGUMENT", why + NOTHING, next_step=instead, details={"argument": "scope"})

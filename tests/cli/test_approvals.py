@@ -247,6 +247,18 @@ async def test_a_scoped_grant_is_given_listed_used_and_revoked() -> None:
         await held(bench, PATCH.replace("new", "b"))
 
 
+async def test_a_scope_that_is_not_to_be_had_leads_to_what_is() -> None:
+    async with open_bench(approvals="operator") as bench:
+        hold = await held_command(bench, command=["sh", "-c", "true"])
+        said = await codespace(bench, "approvals", "grant", hold, "--yes", "--program")
+        assert (said.code, said.out) == (2, "")
+        assert said.err.endswith("Nothing was granted.\n  Grant this exact command (--exact), or grant it once.\n")
+        assert (await codespace(bench, "approvals", "grant", hold, "--yes", "--exact")).code == 0
+        patch = await held(bench)
+        said = await codespace(bench, "approvals", "grant", patch, "--yes", "--patches", "src")
+        assert said.err.endswith("all of this one (--patches PATH), or grant it once.\n")
+
+
 async def test_each_hold_and_grant_says_which_directory_it_is_for() -> None:
     async with open_bench(approvals="operator") as bench:
         hold = await held(bench)
