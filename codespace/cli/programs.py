@@ -30,7 +30,8 @@ def findings(settings: Settings) -> Iterator[Finding]:
         return
     if not ripgreps:
         fix = "Correct rg_path." if settings.rg_path else "Install CodeSpace with its dependencies (`pip install .`)."
-        yield Finding("fail", "ripgrep", "no ripgrep can be run: find and search are not available", fix)
+        what = f"{settings.rg_path} is no ripgrep that can be run" if settings.rg_path else "no ripgrep can be run"
+        yield Finding("fail", "ripgrep", f"{what}: find and search are not available", fix)
         return
     yield Finding("pass", "ripgrep", _named(ripgreps[0]))
     try:

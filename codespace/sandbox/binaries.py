@@ -44,7 +44,7 @@ def ripgreps(chosen: str | None = None) -> list[Binary]:
     Of two with the same version ours comes first.
     Raises: Unanswered.
     """
-    return _best(chosen, _wheel_ripgrep(), "rg")
+    return _best(chosen, _wheel_ripgrep(), "rg", b"ripgrep ")
 
 
 def bubblewraps(chosen: str | None = None) -> list[Binary]:
@@ -52,16 +52,16 @@ def bubblewraps(chosen: str | None = None) -> list[Binary]:
     return _best(chosen, _wheel_bubblewrap(), "bwrap")
 
 
-def _best(chosen: str | None, ours: str | None, name: str) -> list[Binary]:
+def _best(chosen: str | None, ours: str | None, name: str, calls_itself: bytes = b"") -> list[Binary]:
     if chosen is not None:
-        found = _asked(chosen)
+        found = _asked(chosen, calls_itself)
         return [found] if found else []
     candidates = [ours] if ours else []
     candidates += [path for path in (f"{directory}/{name}" for directory in _SYSTEM) if trusted(path)]
     programs: dict[str, str] = {}
     for path in candidates:
         programs.setdefault(os.path.realpath(path), path)  # /bin is /usr/bin on most systems: tried once
-    asked = [found for path in programs.values() if (found := _asked(path))]
+    asked = [found for path in programs.values() if (found := _asked(path, calls_itself))]
     return sorted(asked, key=lambda found: found.version, reverse=True)
 
 
@@ -87,8 +87,14 @@ def check_start() -> None:
         raise Unanswered("a program that was started did not end well")
 
 
-def _asked(path: str) -> Binary | None:
-    """Return the program at `path` with its version; None where it cannot say one. Raises: Unanswered."""
+def _asked(path: str, calls_itself: bytes) -> Binary | None:
+    """Return the program at `path` with its version; None where it cannot say one, or is another than it should be.
+
+    Args:
+        calls_itself: How what it says of its version begins. No probe tells a program that is no ripgrep (`true`) from
+            one that finds nothing. Empty for a bubblewrap, which is believed only by what it does.
+    Raises: Unanswered.
+    """
     if not os.path.isabs(path):
         return None
     try:
@@ -112,7 +118,7 @@ def _asked(path: str) -> Binary | None:
     if told.returncode < 0:
         raise Unanswered(f"{path} was killed by signal {-told.returncode} before it said its version")
     found = _VERSION.search(told.stdout)
-    if told.returncode != 0 or found is None:
+    if told.returncode != 0 or found is None or not told.stdout.startswith(calls_itself):
         return None
     return Binary(path, tuple(int(part or 0) for part in found.groups()))
 

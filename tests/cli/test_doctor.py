@@ -158,6 +158,12 @@ def test_programs_that_do_not_answer_in_time_are_not_told_as_missing(
     assert "Install" not in found.fix
 
 
+def test_a_program_that_is_no_ripgrep_is_a_failure_that_names_it(tmp_path: Path) -> None:
+    settings = Settings(state_dir=str(tmp_path), database=":memory:", rg_path="/bin/true")
+    [found] = programs.findings(settings)
+    assert (found.verdict, "/bin/true is no ripgrep" in found.found, found.fix) == ("fail", True, "Correct rg_path.")
+
+
 def test_a_database_that_cannot_be_looked_at_is_told_with_its_own_remedy(tmp_path: Path) -> None:
     loop = tmp_path / "loop"
     loop.symlink_to(loop)

@@ -172,6 +172,13 @@ def test_the_operator_s_choice_is_used_alone(tmp_path: Path) -> None:
     assert "rg_path" in refused.value.next_step
 
 
+@pytest.mark.parametrize("chosen", ["/bin/true", "/bin/ls"])
+def test_a_program_that_is_no_ripgrep_is_not_taken_for_one_that_finds_nothing(chosen: str) -> None:
+    with pytest.raises(Refusal, match="The program that rg_path names is no ripgrep") as refused:
+        Prober(chosen, None).confinement()
+    assert refused.value.next_step == "Ask the operator to correct rg_path."
+
+
 def test_a_program_that_others_can_write_is_not_trusted(tmp_path: Path) -> None:
     assert binaries.trusted("/bin/sh")
     assert not binaries.trusted(script(tmp_path / "rg", "exit 0")) or os.geteuid() == 0

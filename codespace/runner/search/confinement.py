@@ -86,10 +86,12 @@ class Prober:
                 retryable=True,
             ) from problem
         if not ripgreps:
+            what = "No ripgrep" if self._rg_path is None else "The program that rg_path names is no ripgrep that"
+            remedy = "reinstall CodeSpace with its dependencies, or to set" if self._rg_path is None else "correct"
             raise Refusal(
                 "FILE_OPERATION_FAILED",
-                "No ripgrep can be run, so nothing can be found or searched.",
-                next_step="Ask the operator to reinstall CodeSpace with its dependencies, or to set rg_path.",
+                f"{what} can be run, so nothing can be found or searched.",
+                next_step=f"Ask the operator to {remedy} rg_path.",
             )
         ripgrep = ripgreps[0].path
         if not self._allow_bubblewrap:
