@@ -106,14 +106,22 @@ def _outside(program: str, home: str) -> Iterator[str]:
     folder = os.path.dirname(program)
     if program.startswith(("/usr/", "/bin/", "/sbin/", "/nix/store/", "/gnu/store/")):
         return
-    if folder == os.path.join(home, ".cargo", "bin"):
+    above = os.path.dirname(folder)
+    if os.path.basename(folder) == "bin" and _is_cargos(above, home):
         yield folder  # not what is above it: credentials lie there
-        if os.path.isdir(toolchains := os.path.join(home, ".rustup", "toolchains")):
+        rustup = os.environ.get("RUSTUP_HOME") or os.path.join(home, ".rustup")
+        if os.path.isdir(toolchains := os.path.join(os.path.realpath(rustup), "toolchains")):
             yield toolchains
         return
-    above = os.path.dirname(folder)
     whole = os.path.basename(folder) == "bin" and above not in ("/", "/opt", home, os.path.join(home, ".local"))
     yield above if whole else folder
+
+
+def _is_cargos(folder: str, home: str) -> bool:
+    """Return whether cargo keeps its credentials there, by its settings or by what lies there."""
+    own = os.environ.get("CARGO_HOME") or os.path.join(home, ".cargo")
+    named = [os.path.join(folder, name) for name in ("credentials.toml", "credentials")]
+    return folder == os.path.realpath(own) or any(map(os.path.lexists, named))
 
 
 def _configured(program: str, environ: Mapping[str, str], home: str) -> Iterator[str]:

@@ -85,9 +85,32 @@ def test_a_toolchain_outside_is_offered_as_a_whole_but_never_what_holds_credenti
         write(tmp_path, path, "#!/bin/sh\n")
         (tmp_path / path).chmod(0o755)
     (tmp_path / ".local/bin").mkdir(parents=True)
+    for variable in ("CARGO_HOME", "RUSTUP_HOME"):
+        monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}/node-22/bin:{tmp_path}/.cargo/bin:/usr/bin")
     found = sources.readable_paths(["node", "cargo", "sh"], str(tmp_path), str(tmp_path))
     assert found == [f"{tmp_path}/node-22", f"{tmp_path}/.cargo/bin", f"{tmp_path}/.rustup/toolchains"]
+
+
+@pytest.mark.parametrize(
+    ("cargo_home", "rustup_home"), [("share/cargo", "share/rustup"), ("share/cargo", None), (None, "share/rustup")]
+)
+def test_of_cargos_own_folder_the_programs_alone_are_offered_wherever_it_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cargo_home: str | None, rustup_home: str | None
+) -> None:
+    write(tmp_path, "share/cargo/bin/cargo", "#!/bin/sh\n")
+    (tmp_path / "share/cargo/bin/cargo").chmod(0o755)
+    if cargo_home is None:  # as in a shell whose environment says nothing of it
+        write(tmp_path, "share/cargo/credentials.toml", "[registry]\n")
+    for variable, value in (("CARGO_HOME", cargo_home), ("RUSTUP_HOME", rustup_home)):
+        if value is None:
+            monkeypatch.delenv(variable, raising=False)
+        else:
+            monkeypatch.setenv(variable, str(tmp_path / value))
+    (tmp_path / (rustup_home or ".rustup") / "toolchains").mkdir(parents=True)
+    monkeypatch.setenv("PATH", f"{tmp_path}/share/cargo/bin:/usr/bin")
+    found = sources.readable_paths(["cargo"], str(tmp_path), str(tmp_path))
+    assert found == [f"{tmp_path}/share/cargo/bin", f"{tmp_path}/{rustup_home or '.rustup'}/toolchains"]
 
 
 @pytest.fixture
