@@ -655,6 +655,8 @@ HTTP_BACKLOG: Final = 100
 # Connections that may wait to be accepted.
 TOKEN_BYTES: Final = 32
 # Random bytes of a generated token: 256 bits.
+PUBLIC_TOKEN_CHARACTERS: Final = 16
+# Least of a chosen token where others can connect: as random ones, more than can be tried over a network.
 
 # --- console ---
 CONSOLE_TICKET_SECONDS: Final = 120.0

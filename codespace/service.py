@@ -26,6 +26,7 @@ from codespace.errors import Refusal
 from codespace.log.sink import Sink
 from codespace.protocol.server import McpServer, Transport, build_server
 from codespace.settings import Settings, SettingsError
+from codespace.settings.environment import is_loopback
 from codespace.stdio.claim import Claimed, claim
 from codespace.stdio.serve import serve_stdio
 
@@ -202,7 +203,12 @@ async def _open_http(nursery: trio.Nursery, daemon: Daemon, doors: Doors) -> Non
     )
     if doors.http:
         daemon.transports.append("http")
-        log.info("listening", url=address.url, auth=not doors.no_auth)
+        log.info("listening", url=address.url, bound=address.authority, auth=not doors.no_auth)
+    if not is_loopback(address.host):
+        log.warning(
+            "other machines can connect, without TLS: put a proxy in front, or set CODESPACE_HTTP_HOST to 127.0.0.1",
+            bound=address.authority,
+        )
     if doors.console:
         await nursery.start(_announce, daemon, address.console_url)
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from codespace import limits
 from codespace.settings.fault import SettingsError
 
 _HOST_CHARACTERS: Final = frozenset(string.ascii_lowercase + string.digits + ".-:[]_")
@@ -42,11 +43,12 @@ class Address:
 
 
 def check(host: str, *, token: str | None, allowed_hosts: Sequence[str], no_auth: bool) -> None:
-    """Refuse to open a door that strangers could reach without a token.
+    """Refuse to open a door that strangers could reach without a token, or with one that is soon guessed.
 
     Args:
         token: The one that the operator configured; a generated one is for this machine only.
     Raises: SettingsError naming the key and the fix.
+    Source: limits.PUBLIC_TOKEN_CHARACTERS.
     """
     for allowed in allowed_hosts:
         if not allowed or not set(allowed.lower()) <= _HOST_CHARACTERS:
@@ -70,6 +72,13 @@ def check(host: str, *, token: str | None, allowed_hosts: Sequence[str], no_auth
         raise SettingsError(
             "CODESPACE_HTTP_TOKEN",
             "The door would be reachable from other machines or under a public name, and no token is set.",
+            "Set a long random token, or listen on 127.0.0.1 without CODESPACE_ALLOWED_HOSTS.",
+        )
+    if public and token is not None and len(token) < limits.PUBLIC_TOKEN_CHARACTERS:
+        raise SettingsError(
+            "CODESPACE_HTTP_TOKEN",
+            "The door would be reachable from other machines or under a public name, and the token has under "
+            f"{limits.PUBLIC_TOKEN_CHARACTERS} characters.",
             "Set a long random token, or listen on 127.0.0.1 without CODESPACE_ALLOWED_HOSTS.",
         )
 

@@ -80,7 +80,11 @@ VARIABLES: Final[Mapping[str, tuple[str, Key]]] = {
     ),
     "CODESPACE_HTTP_TOKEN": (
         "http_token",
-        Key(_TOKEN, "generated into http-token in the state directory", "The Bearer token of the HTTP door."),
+        Key(
+            _TOKEN,
+            "generated into http-token in the state directory",
+            "The Bearer token of the HTTP door; 16 characters at least where others can connect.",
+        ),
     ),
     "CODESPACE_OPERATOR_TOKEN": (
         "operator_token",

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+from codespace import limits
 from codespace.settings import document, environment, keys, kinds, roots, workspaces
 from codespace.settings.fault import SettingsError, unknown_key, whole
 from codespace.settings.model import MEMORY_DATABASE, Settings
@@ -132,16 +133,22 @@ def _guarded(settings: Settings) -> Iterator[Guarded]:
 
 
 def _refuse_open_door(settings: Settings) -> None:
-    """A daemon that others can reach never relies on a token that nobody chose to give out."""
-    if settings.http_token is not None:
-        return
-    fix = "Set CODESPACE_HTTP_TOKEN to a long random text."
+    """A daemon that others can reach never relies on a token that nobody chose to give out, or that is soon guessed."""
+    names = {host: host if host.endswith("]") else host.rpartition(":")[0] or host for host in settings.allowed_hosts}
     if not environment.is_loopback(settings.http_host):
-        raise SettingsError("CODESPACE_HTTP_HOST", f"{settings.http_host} is not this machine alone.", fix)
-    for host in settings.allowed_hosts:
-        name = host if host.endswith("]") else host.rpartition(":")[0] or host
-        if not environment.is_loopback(name):
-            raise SettingsError("CODESPACE_ALLOWED_HOSTS", f"{host} is not this machine alone.", fix)
+        key, host = "CODESPACE_HTTP_HOST", settings.http_host
+    elif others := [host for host, name in names.items() if not environment.is_loopback(name)]:
+        key, host = "CODESPACE_ALLOWED_HOSTS", others[0]
+    else:
+        return
+    if settings.http_token is None:
+        fix = "Set CODESPACE_HTTP_TOKEN to a long random text."
+        raise SettingsError(key, f"{host} is not this machine alone.", fix)
+    least, tokens = limits.PUBLIC_TOKEN_CHARACTERS, (settings.http_token, settings.operator_token)
+    for name, token in zip(("CODESPACE_HTTP_TOKEN", "CODESPACE_OPERATOR_TOKEN"), tokens, strict=True):
+        if token is not None and len(token) < least:
+            problem = f"It has under {least} characters, and {host} is not this machine alone."
+            raise SettingsError(name, problem, "Set it to a long random text.")
 
 
 def _refuse_common_runner_dir(settings: Settings, home: str) -> None:

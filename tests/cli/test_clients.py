@@ -94,12 +94,12 @@ def test_a_state_directory_by_xdg_is_said_to_a_client_that_may_not_hand_the_vari
 def test_over_http_a_client_gets_the_address_and_the_token(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, client: str, host: str, told: str
 ) -> None:
-    monkeypatch.setenv("CODESPACE_HTTP_TOKEN", "t0ken")
+    monkeypatch.setenv("CODESPACE_HTTP_TOKEN", "t0ken-of-16-chars")
     monkeypatch.setenv("CODESPACE_HTTP_HOST", host)
     found = printed(client, desk.codespace("client-config", client, "--http").out)
     assert found["url"] == f"http://{told}:8787/mcp"
     headers = found["http_headers" if client == "codex" else "headers"]
-    assert headers == {"Authorization": "Bearer t0ken"}
+    assert headers == {"Authorization": "Bearer t0ken-of-16-chars"}
 
 
 def test_no_command_is_offered_that_would_show_the_token_to_other_users(

@@ -13,7 +13,7 @@ from codespace.http.exposure import Address, check, hosts
 from codespace.http.token import load_or_create
 from codespace.settings.fault import SettingsError
 
-from .door import open_door
+from .door import TOKEN, open_door
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "box.example", ""])
@@ -22,7 +22,7 @@ def test_a_door_to_other_machines_needs_a_token_of_the_operators(host: str) -> N
         check(host, token=None, allowed_hosts=(), no_auth=False)
     assert caught.value.key == "CODESPACE_HTTP_TOKEN"
     assert caught.value.fix
-    check(host, token="long-enough", allowed_hosts=(), no_auth=False)
+    check(host, token=TOKEN, allowed_hosts=(), no_auth=False)
 
 
 def test_a_public_name_needs_a_token_of_the_operators() -> None:
@@ -32,9 +32,18 @@ def test_a_public_name_needs_a_token_of_the_operators() -> None:
 
 
 @pytest.mark.parametrize(("host", "allowed"), [("0.0.0.0", ()), ("127.0.0.1", ("box.example",))])
+def test_a_token_that_is_soon_guessed_is_for_this_machine_only(host: str, allowed: tuple[str, ...]) -> None:
+    with pytest.raises(SettingsError, match="CODESPACE_HTTP_TOKEN") as caught:
+        check(host, token="x" * 15, allowed_hosts=allowed, no_auth=False)
+    assert "under 16 characters" in caught.value.problem
+    check(host, token="x" * 16, allowed_hosts=allowed, no_auth=False)
+    check("127.0.0.1", token="x", allowed_hosts=(), no_auth=False)
+
+
+@pytest.mark.parametrize(("host", "allowed"), [("0.0.0.0", ()), ("127.0.0.1", ("box.example",))])
 def test_no_auth_is_for_this_machine_only_even_with_a_token(host: str, allowed: tuple[str, ...]) -> None:
     with pytest.raises(SettingsError, match="--no-auth"):
-        check(host, token="long-enough", allowed_hosts=allowed, no_auth=True)
+        check(host, token=TOKEN, allowed_hosts=allowed, no_auth=True)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.3.2.1", "::1", "localhost"])
@@ -52,7 +61,7 @@ def test_a_token_that_no_header_can_carry_is_refused(token: str) -> None:
 @pytest.mark.parametrize("allowed", ["", "http://box.example", "*", "box example", "a/b"])
 def test_what_is_no_host_name_is_refused(allowed: str) -> None:
     with pytest.raises(SettingsError, match="CODESPACE_ALLOWED_HOSTS"):
-        check("127.0.0.1", token="long-enough", allowed_hosts=[allowed], no_auth=False)
+        check("127.0.0.1", token=TOKEN, allowed_hosts=[allowed], no_auth=False)
 
 
 def test_a_wildcard_address_is_no_host_name() -> None:

@@ -125,6 +125,18 @@ def test_an_open_address_without_a_token_is_refused_at_the_start(tmp_path: Path)
         assert "token" in said.lower() or "loopback" in said.lower()
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
+def test_the_address_that_is_bound_is_told_and_one_that_others_can_reach_warned_of(tmp_path: Path, host: str) -> None:
+    site = Site(tmp_path)
+    site.add_workspace("main")
+    site.extra_environ["CODESPACE_HTTP_HOST"] = host
+    with HttpDaemon(site) as daemon:
+        pass
+    assert f"bound={host}:{daemon.port}" in daemon.said
+    assert f"url=http://127.0.0.1:{daemon.port}/mcp" in daemon.said
+    assert ("other machines can connect, without TLS" in daemon.said) is (host == "0.0.0.0")
+
+
 def test_a_failed_request_leaves_no_operation(daemon: HttpDaemon) -> None:
     call = {"name": "apply_patch", "arguments": {"patch": "x", "operation_key": "from a stranger"}}
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}

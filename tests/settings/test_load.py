@@ -147,13 +147,13 @@ def test_the_environment_decides_places_and_the_door(home: Home, tmp_path: Path)
         CODESPACE_OPERATIONS_DB=":memory:",
         CODESPACE_HTTP_HOST="0.0.0.0",
         CODESPACE_HTTP_PORT="0",
-        CODESPACE_HTTP_TOKEN="t0ken",
+        CODESPACE_HTTP_TOKEN="t0ken-of-16-chars",
         CODESPACE_ALLOWED_HOSTS="box.example.org, BOX:8787",
         CODESPACE_LOG="DEBUG",
         CODESPACE_LOG_FORMAT="json",
     )
     assert (settings.state_dir, settings.database) == (str(tmp_path / "s"), ":memory:")
-    assert (settings.http_host, settings.http_port, settings.http_token) == ("0.0.0.0", 0, "t0ken")
+    assert (settings.http_host, settings.http_port, settings.http_token) == ("0.0.0.0", 0, "t0ken-of-16-chars")
     assert settings.allowed_hosts == ("box.example.org", "box:8787")
     assert (settings.log_level, settings.log_format) == ("debug", "json")
 

@@ -367,6 +367,18 @@ def test_one_token_for_both_doors_is_refused(home: Home) -> None:
     assert "different" in home.refusal(CODESPACE_HTTP_TOKEN="same", CODESPACE_OPERATOR_TOKEN="same").fix
 
 
+@pytest.mark.parametrize(
+    "exposed", [("CODESPACE_HTTP_HOST", "0.0.0.0"), ("CODESPACE_ALLOWED_HOSTS", "box.example.org")]
+)
+def test_a_token_that_is_soon_guessed_is_refused_where_others_can_connect(home: Home, exposed: tuple[str, str]) -> None:
+    long, short = "c4nary" * 3, "c4nary" * 2
+    for tokens in ({"CODESPACE_HTTP_TOKEN": short}, {"CODESPACE_HTTP_TOKEN": long, "CODESPACE_OPERATOR_TOKEN": short}):
+        home.load(**tokens)
+        refused = home.refusal(**dict([exposed]), **tokens)
+        assert (refused.key, "c4nary" in str(refused)) == (list(tokens)[-1], False)
+        assert "under 16 characters" in refused.problem
+
+
 def test_hostile_text_in_a_setting_never_acts_on_the_terminal_that_shows_it(home: Home) -> None:
     for document in ({"\x1b[2J": 1}, {"results": "\x1b]0;x\x07\u202e"}, {"workspaces": {"\x1b[31m": {}}}):
         assert not {"\x1b", "\x07", "\u202e"} & set(str(home.refusal(document)))
