@@ -288,21 +288,33 @@ def _tail(result: Result) -> list[str]:
         )
     if "chunk" not in result:  # a stored result
         return [*lines, "Next: read_process tells how it is now, and its output as long as that is kept."]
-    cursor, chunk = result["cursor"], result["chunk"]
+    cursor, chunk, size = result["cursor"], result["chunk"], _size(result)
     if result.get("state") == "running":
         lines.append(f"Next: read_process with cursor {cursor} (and wait_seconds).")
     elif not result.get("eof", True):
         lines.append(f"Next: read_process with cursor {cursor}; there is more.")
+    if size and not result.get("eof", True):
+        lines.append(size)
     encoding = " (base64)" if result.get("encoding") == "base64" else ""
     is_lost = result.get("termination") == "lost" or result.get("output_lost")
     nothing = "(no output is kept)" if is_lost else "(no output)"
     return [*lines, f"output{encoding}:", chunk] if chunk else [*lines, nothing]
 
 
+def _size(result: Result) -> str | None:
+    """Say how much output there is, and where its last page begins if that is neither this one nor the next."""
+    total = result.get("output_total")
+    if not isinstance(total, int):
+        return None
+    last = total - limits.OUTPUT_CHUNK_BYTES
+    page = f", the last page from cursor {last}" if last > result.get("cursor", 0) else ""
+    return f"{_count(total, 'byte')} of output{page}"
+
+
 def _state(result: Result) -> str:
     command = display_json(result["command"], limit=limits.ERROR_TEXT_CHARACTERS) if "command" in result else None
     ids = (_id(result, name) for name in ("process_id", "operation_id", "workspace_id"))
-    lines = [_line(_ending(result), *ids, command)]
+    lines = [_line(_ending(result), _size(result), *ids, command)]
     if result.get("state") == "running":
         lines.append("Next: read_process with wait_seconds waits for output; terminate_process ends it.")
     return "\n".join(lines + _notes(result))

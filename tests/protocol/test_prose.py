@@ -195,9 +195,25 @@ async def test_a_patch_says_where_it_was_placed_leniently_or_at_one_of_many_plac
 async def test_output_that_goes_on_is_told_apart_from_a_command_that_does() -> None:
     async with open_bench() as bench:
         ended = await said(bench, "exec_command", command=["sh", "-c", "head -c 70000 /dev/zero | tr '\\0' x"])
-        assert "; there is more." in ended
+        assert "; there is more.\n70000 bytes of output\n" in ended
         runs = await said(bench, "exec_command", command=["cat"], open_stdin=True, wait_seconds=0)
         assert "(and wait_seconds)" in runs
+
+
+async def test_the_text_alone_leads_to_the_end_of_long_output() -> None:
+    long = {"command": ["sh", "-c", "head -c 200000 /dev/zero | tr '\\0' x; printf END"]}
+    told = f"200003 bytes of output, the last page from cursor {200_003 - limits.OUTPUT_CHUNK_BYTES}"
+    async with open_bench() as bench:
+        ended = await said(bench, "exec_command", **long)
+        assert f"; there is more.\n{told}\n" in ended
+        process = ended.partition("process_id ")[2].split()[0]
+        assert told in await said(bench, "process_status", process_id=process)
+        last = int(told.split()[-1])
+        text = await said(bench, "read_process", process_id=process, cursor=last)
+        assert text.endswith("xEND")
+        assert "Next:" not in text
+        before = await said(bench, "read_process", process_id=process, cursor=last - 1)
+        assert f"; there is more.\n{told.partition(',')[0]}\n" in before
 
 
 async def test_a_hold_whose_time_ran_out_was_refused_by_nobody_and_may_be_asked_for_again() -> None:
