@@ -142,8 +142,12 @@ class Argument:
 
     def _wrong(self, value: Any, field: str) -> NoReturn:
         next_step = None
-        if self.kind == "text_list" and isinstance(value, str) and self.name == "command":
-            next_step = _ready(value)
+        if self.kind == "text_list" and isinstance(value, str):
+            listed = _listed(value)
+            if listed is not None:
+                next_step = f"Send `{field}` as the list itself, not as a string. Ready to send: {listed}"
+            elif self.name == "command":
+                next_step = _ready(value)
         raise refuse(field, f"must be {_NEEDED[self.kind]}, not {_called(value)}", next_step=next_step)
 
 
@@ -167,6 +171,18 @@ def require_unicode(text: str, field: str) -> None:
 def _figure(bound: float | None) -> str:
     bound = bound or 0
     return str(int(bound)) if bound == int(bound) else str(bound)
+
+
+def _listed(text: str) -> str | None:
+    """Return the list of strings that a text says in JSON, ready to send; None where it says none, or a long one."""
+    if len(text) > limits.COMMAND_ECHO_CHARACTERS or not text.lstrip().startswith("["):
+        return None
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    is_list = isinstance(said, list) and said and all(isinstance(item, str) for item in said)
+    return json.dumps(said, ensure_ascii=False) if is_list else None
 
 
 def _ready(command: str) -> str:

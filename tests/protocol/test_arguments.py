@@ -219,6 +219,10 @@ def test_a_flood_of_unknown_names_is_refused_unread() -> None:
         ("echo 'a | b'", ["echo", "a | b"]),
         ("", ["sh", "-c", ""]),
         ("echo 안녕", ["echo", "안녕"]),
+        ('["ls", "-l"]', ["ls", "-l"]),
+        (' ["sh", "-c", "a | b"]\n', ["sh", "-c", "a | b"]),
+        ("[ -f x ]", ["[", "-f", "x", "]"]),
+        ('["ls", 1]', ["[ls,", "1]"]),
     ],
 )
 def test_a_command_in_one_string_gets_its_argv_ready_to_send(command: str, argv: list[str]) -> None:
@@ -232,7 +236,13 @@ def test_a_command_in_one_string_gets_its_argv_ready_to_send(command: str, argv:
 def test_any_command_string_gets_an_argv_that_is_taken_or_advice(command: str) -> None:
     caught = refusal("exec_command", command=command)
     ready = json.loads(caught.next_step.partition("Ready to send: ")[2])
-    assert ready == ["sh", "-c", command] or ready == shlex.split(command)
+    assert ready == ["sh", "-c", command] or ready == shlex.split(command) or ready == json.loads(command)
+
+
+@pytest.mark.parametrize("paths", ['["a", "안녕"]', '["a", "안녕"'])
+def test_paths_in_one_string_of_json_come_back_ready_to_send(paths: str) -> None:
+    told = refusal("read_many", paths=paths).next_step
+    assert ('Ready to send: ["a", "안녕"]' in told) == paths.endswith("]")
 
 
 def test_a_script_as_a_command_is_not_repeated() -> None:
