@@ -7,6 +7,7 @@ wrote). Any daemon of the database may ask; only the owner can end one, and is a
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import trio
@@ -19,12 +20,15 @@ from codespace.gateway.instances import Instances
 from codespace.gateway.ledger import Ledger, Operation
 from codespace.gateway.registry import Registry
 from codespace.gateway.stops import Stops
-from codespace.gateway.view import kept_view, process_view
+from codespace.gateway.view import kept_view, process_view, time_notes
 
 _FINAL: Final = frozenset({"exited", "lost"})
 _NEVER_RAN: Final = frozenset({"minted", "spawn_failed"})
 _NOTHING: Final = Kept("", "text", 0, True, 0, 0, 0, {"combined": 0, "stdout": 0, "stderr": 0})
 THEIRS: Final = "Another daemon runs it: its output can be read and it can be ended from here, but not written to."
+STOPPED: Final = (
+    "The daemon that ran it stopped then, and ends what it runs. (One that serves stdio stops as its client leaves.)"
+)
 GONE: Final = "Its daemon is gone, which ended it; how it ended was not seen."
 
 
@@ -84,7 +88,7 @@ class Elsewhere:
         kept = _NOTHING
         if "output_total" not in (operation.outcome or {}):
             kept = await self._kept(operation, runs, cursor=0, stream="combined", limit_bytes=1, encoding="base64")
-        return self._described(operation, self._state(operation, runs, kept))
+        return self._described(operation, await self._state(operation, runs, kept))
 
     async def output(
         self, operation: Operation, *, cursor: int, stream: Stream, limit_bytes: int, encoding: Encoding
@@ -94,7 +98,7 @@ class Elsewhere:
         kept = await self._kept(
             operation, runs, cursor=cursor, stream=stream, limit_bytes=limit_bytes, encoding=encoding
         )
-        state = self._state(operation, runs, kept)
+        state = await self._state(operation, runs, kept)
         return kept_view(kept.against(cursor, state.output_total[stream]), state, stream)
 
     async def wait_output(self, operation: Operation, *, cursor: int, stream: Stream) -> None:
@@ -219,13 +223,15 @@ class Elsewhere:
             ended=not runs,
         )
 
-    def _state(self, operation: Operation, runs: bool, kept: Kept) -> ProcessState:
+    async def _state(self, operation: Operation, runs: bool, kept: Kept) -> ProcessState:
         record = operation.outcome or {}
         theirs = operation.instance_id != self._instances.own.id
         notes = [THEIRS] if runs and theirs else [GONE] if operation.state not in _FINAL and not runs else []
         if self._is_past_retention(operation):
             notes.append(f"It ended {self._long_ago()}: how it ended is recorded, its output is not kept any more.")
-        return ProcessState(
+        if await self._was_stopped(operation):
+            notes.append(STOPPED)
+        state = ProcessState(
             process_id=operation.process_id or "",
             state="running" if runs else "exited",
             started_at=record.get("started_at", operation.created_at),
@@ -234,9 +240,19 @@ class Elsewhere:
             signal=record.get("signal"),
             termination=None if runs else record.get("termination", "lost"),
             ended_at=None if runs else record.get("ended_at", operation.finished_at),
-            notes=tuple(notes),
             resources=record.get("resources"),
         )
+        workspace = self._registry.of_root(operation.root)
+        timed = [] if workspace is None else time_notes(state, workspace, None)
+        return replace(state, notes=(*timed, *notes))
+
+    async def _was_stopped(self, operation: Operation) -> bool:
+        """Return whether the daemon that ran it said its own end right after it had ended it."""
+        record = operation.outcome or {}
+        if record.get("termination") != "terminated" or "ended_at" not in record:
+            return False
+        stopped = await self._instances.ended_at(operation.instance_id)
+        return stopped is not None and 0 <= stopped - record["ended_at"] <= limits.STOP_SECONDS
 
     def _described(self, operation: Operation, state: ProcessState) -> dict[str, Any]:
         workspace = self._registry.of_root(operation.root)

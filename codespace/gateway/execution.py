@@ -127,6 +127,7 @@ class Execution:
             command_view(request.arguments["command"]),
             request.operation_key,
             request.fingerprint,
+            request.arguments["timeout_seconds"],
             stdin_granted=hold is not None and bool(request.arguments["open_stdin"]),
         )
         self._runs.add(run)

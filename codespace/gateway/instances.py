@@ -117,6 +117,11 @@ class Instances:
         rows = await self._store.read(lambda db: list(db.table("instances").rows_where("id = ?", [instance_id])))
         return str(rows[0]["state_dir"]) if rows else None
 
+    async def ended_at(self, instance_id: str) -> float | None:
+        """Return when a daemon said its end, by the wall clock; None for one that has not."""
+        rows = await self._store.read(lambda db: list(db.table("instances").rows_where("id = ?", [instance_id])))
+        return rows[0]["ended_at"] if rows else None
+
     async def end(self, instance_id: str) -> None:
         """Say that an instance has ended and left nothing unsettled."""
         now = self._wall_clock()

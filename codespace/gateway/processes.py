@@ -10,7 +10,7 @@ import base64
 import binascii
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import structlog
 import trio
@@ -24,9 +24,10 @@ from codespace.gateway.polls import Polls
 from codespace.gateway.request import Request
 from codespace.gateway.runs import Run, Runs
 from codespace.gateway.stops import StopRequest
-from codespace.gateway.view import chunk_view, process_view
+from codespace.gateway.view import chunk_view, process_view, time_notes
 
 log = structlog.get_logger("codespace.processes")
+KEPT: Final = "Its operation_key repeats this end: to run it again, send it with a new one."
 
 
 class Processes:
@@ -51,6 +52,7 @@ class Processes:
         await self._let_it_be_told(run, chunk.state)
         view = chunk_view(chunk, "combined")
         decisions = view.pop("network_decisions", [])
+        again = [KEPT] if replayed and request.operation_key and chunk.state.state == "exited" else []
         return {
             **view,
             "operation_id": run.operation_id,
@@ -58,7 +60,7 @@ class Processes:
             "replayed": replayed,
             "sandbox": run.spawned.sandbox,
             "network": {"policy": run.workspace.network, "enforcement": run.spawned.network, "decisions": decisions},
-            "notes": [*run.spawned.notes, *run.notes, *view["notes"]],
+            "notes": [*_notes(run, chunk.state), *run.spawned.notes, *run.notes, *view["notes"], *again],
         }
 
     async def recorded(self, request: Request, operation: Operation) -> dict[str, Any]:
@@ -76,9 +78,11 @@ class Processes:
             found, cursor=0, stream="combined", limit_bytes=limits.OUTPUT_CHUNK_BYTES, encoding="text"
         )
         in_force = await self._elsewhere.in_force(found)
+        again = [KEPT] if request.operation_key and output["state"] == "exited" else []
         return {
             **output,
             **(in_force or {}),
+            "notes": [*output["notes"], *again],
             "operation_id": found.id,
             "dispatch_status": "unknown" if in_force is None else "confirmed",
             "replayed": True,
@@ -141,7 +145,8 @@ class Processes:
         chunk = await read()
         run.gathers = run.gathers or chunk.cursor > cursor
         await self._let_it_be_told(run, chunk.state)
-        return chunk_view(chunk, stream)
+        view = chunk_view(chunk, stream)
+        return view | {"notes": [*_notes(run, chunk.state), *view["notes"]]}
 
     async def status(self, process_id: str) -> dict[str, Any]:
         run = self._runs.held(process_id)
@@ -238,10 +243,15 @@ async def _gather(wait: Callable[..., Awaitable[None]], read: Callable[[], Await
 
 def _described(run: Run, state: ProcessState) -> dict[str, Any]:
     return process_view(state) | {
+        "notes": [*_notes(run, state), *state.notes],
         "workspace_id": run.workspace.id,
         "operation_id": run.operation_id,
         "command": list(run.command),
     }
+
+
+def _notes(run: Run, state: ProcessState) -> list[str]:
+    return time_notes(state, run.workspace, run.timeout_seconds)
 
 
 def _decoded(data: str, encoding: Encoding) -> bytes:

@@ -16,7 +16,7 @@ from codespace.gateway.ticket import Ticket
 
 @dataclass(slots=True)
 class Run:
-    """One process. It keeps no arguments but the command: stdin and env may be large, and secret."""
+    """One process. It keeps few arguments: stdin and env may be large, and secret."""
 
     process_id: str
     operation_id: str
@@ -25,6 +25,7 @@ class Run:
     """As it is shown, cut where it is long."""
     operation_key: str | None
     fingerprint: str
+    timeout_seconds: float
     started: Ticket = field(default_factory=Ticket)
     spawned: Spawned | None = None
     notes: tuple[str, ...] = ()

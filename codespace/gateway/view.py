@@ -234,6 +234,23 @@ def process_view(state: ProcessState, stream: Stream = "combined") -> dict[str, 
     return known(state) | {"output_total": state.output_total[stream], "notes": list(state.notes)}
 
 
+def time_notes(state: ProcessState, workspace: Workspace, timeout_seconds: float | None) -> list[str]:
+    """Say when a command ends at the latest, and of one that did what limit it had and how to have a longer one.
+
+    Args:
+        timeout_seconds: Its limit; None where that is not known.
+    """
+    if state.state == "running":
+        return [] if timeout_seconds is None else [f"Its time limit ends it after {timeout_seconds:g} s at the latest."]
+    if state.termination != "timeout":
+        return []
+    most = f"{workspace.max_timeout_seconds:g} s, the operator's `max_timeout_seconds`"
+    if timeout_seconds is not None and timeout_seconds >= workspace.max_timeout_seconds:
+        return [f"It had the longest time limit that is allowed here: {most}."]
+    had = "" if timeout_seconds is None else f"Its time limit was {timeout_seconds:g} s. "
+    return [f"{had}`timeout_seconds` gives a command a longer one: at most {most}."]
+
+
 def chunk_view(chunk: Chunk, stream: Stream) -> dict[str, Any]:
     """Return one piece of output together with the state of its process."""
     state = process_view(chunk.state, stream)

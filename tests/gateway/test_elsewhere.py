@@ -12,6 +12,7 @@ import trio
 
 from codespace import limits
 from codespace.errors import Refusal
+from codespace.gateway import elsewhere, processes
 from codespace.runner.inprocess import open_runner
 from codespace.testing import Bench, open_bench
 from codespace.testing.bench import Bench as Daemon
@@ -215,10 +216,29 @@ async def test_past_its_retention_a_key_repeats_how_the_process_ended_and_counts
         assert (again["replayed"], again["dispatch_status"]) == (True, "confirmed")
         assert (again["chunk"], again["eof"], again["cursor"], again["output_lost"]) == ("", True, 2, 2)
         assert again["notes"] == [
-            "It ended more than 60 seconds ago: how it ended is recorded, its output is not kept any more."
+            "It ended more than 60 seconds ago: how it ended is recorded, its output is not kept any more.",
+            "Its operation_key repeats this end: to run it again, send it with a new one.",
         ]
         said = await refused("PROCESS_NOT_FOUND", bench, "read_process", process_id=first["process_id"])
         assert "more than 60 seconds ago" in said.message
+
+
+async def test_a_command_that_its_daemons_stop_ended_says_so_and_its_key_says_how_to_run_it_again() -> None:
+    async with open_bench() as bench:
+        asked = {"command": ["sleep", "1000"], "operation_key": "once", "wait_seconds": 0}
+        started = await bench.call("exec_command", **asked)
+        assert not [note for note in started["notes"] if "operation_key" in note]
+        await bench.restart()
+        again = await bench.call("exec_command", **asked)
+        assert (again["termination"], again["replayed"]) == ("terminated", True)
+        assert again["notes"] == [elsewhere.STOPPED, processes.KEPT]
+        assert (await bench.call("process_status", process_id=started["process_id"]))["notes"] == [elsewhere.STOPPED]
+        asked["operation_key"] = "again"
+        ended = await bench.call("exec_command", **asked)
+        await bench.call("terminate_process", process_id=ended["process_id"], grace_seconds=0)
+        bench.advance(60)
+        await bench.restart()  # long after: the stop was not what ended it
+        assert (await bench.call("exec_command", **asked))["notes"] == [processes.KEPT]
 
 
 async def test_what_memory_lets_go_of_is_read_from_disk(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -291,6 +291,25 @@ async def test_the_callers_time_limit_is_bounded_by_the_operators() -> None:
         assert (ended["state"], ended["termination"]) == ("exited", "timeout")
 
 
+async def test_a_command_is_told_its_time_limit_while_it_runs_and_how_to_have_a_longer_one() -> None:
+    most = "10 s, the operator's `max_timeout_seconds`."
+    async with open_bench(occupancy="shared", workspace={"timeout_seconds": 5, "max_timeout_seconds": 10}) as bench:
+        runs = await start(bench, "sleep", "1000", wait_seconds=0)
+        for tool in ("read_process", "process_status"):
+            told = await bench.call(tool, process_id=runs["process_id"])
+            assert "Its time limit ends it after 5 s at the latest." in told["notes"] == runs["notes"]
+        await bench.call("terminate_process", process_id=runs["process_id"], grace_seconds=0)
+        ended = await start(bench, "sleep", "1000", timeout_seconds=0.2)
+        longer = f"`timeout_seconds` gives a command a longer one: at most {most}"
+        assert f"Its time limit was 0.2 s. {longer}" in ended["notes"]
+        await bench.restart()
+        assert (await bench.call("process_status", process_id=ended["process_id"]))["notes"] == [longer]
+    async with open_bench(workspace={"timeout_seconds": 0.2, "max_timeout_seconds": 0.2}) as bench:
+        ended = await start(bench, "sleep", "1000")
+        most = "0.2 s, the operator's `max_timeout_seconds`."
+        assert f"It had the longest time limit that is allowed here: {most}" in ended["notes"]
+
+
 async def test_processes_beyond_the_limit_are_refused_by_name() -> None:
     async with open_bench(occupancy="shared", workspace={"limits": {"processes": 2}}) as bench:
         running = [await start(bench, "sleep", "1000", wait_seconds=0) for _ in range(2)]
