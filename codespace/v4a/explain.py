@@ -116,7 +116,7 @@ def _anchor_reason(unplaced: Unplaced, difference: dict[str, Any] | None) -> tup
     reason = f"'{_cut(anchor)}' behind '@@' is no whole line of the file from line {first} on."
     if difference is not None and difference["line"] is not None:
         reason += f" Most like it is line {difference['line']}, '{difference['actual']}'."
-    if anchor.startswith("-") and anchor.endswith("@@"):
+    if anchor.startswith("-") and "@@" in anchor:  # behind them git says which function it is
         return reason, "Write '@@' without line numbers; they are not part of this format."
     return reason, "Write a whole line of the file behind '@@', or nothing."
 

@@ -5,7 +5,8 @@ Line numbers count from 1 at the `*** Begin Patch` line. Only `Refusal` is ever 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Final, Literal, NamedTuple, NoReturn
 
 from codespace import limits
@@ -22,6 +23,21 @@ MOVE: Final = "*** Move to: "
 ENVIRONMENT: Final = "*** Environment ID:"
 _HEREDOC: Final = ("<<EOF", "<<'EOF'", '<<"EOF"')
 _HEADERS: Final = "'*** Add File: PATH', '*** Delete File: PATH', '*** Update File: PATH' or '*** End Patch'"
+_LIKE: Final = (
+    f"between '{BEGIN}' and '{END}', begin each file with '*** Update File: PATH' and each chunk with a bare '@@'."
+)
+_FRAME_ALONE: Final = f"send the lines from '{BEGIN}' to '{END}' alone."
+_OTHERS: Final = (
+    (
+        re.compile(r"diff --git |(?:---|\+\+\+) |index [0-9a-f]+\.\.|@@ -\d"),
+        f"It looks like a unified diff. Here, {_LIKE}",
+    ),
+    (re.compile(r"(?:<{7}|>{7})(?: |$)|={7}$"), f"It looks like search and replace, or a conflict. Here, {_LIKE}"),
+    (re.compile(r"```|~~~"), f"It seems to stand in the fence of a code block: {_FRAME_ALONE}"),
+    (re.compile(r".*<<-?\s*['\"]?[A-Z_]+['\"]?$"), f"It seems to stand in the heredoc of a shell: {_FRAME_ALONE}"),
+)
+"""How lines of other formats begin, and the next step where one of them is in the way."""
+_FIRST_LINES: Final = 4  # that may say which other format it is: a name or a sentence can stand before its marks
 _DIRECTORY_EFFORT: Final = 80  # of a look at a directory, in steps to it
 _SHOWN_CHARACTERS: Final = 200  # of a line quoted in a message; the caller has the whole one
 
@@ -111,7 +127,10 @@ def _framed(text: str) -> list[str]:
         lines = lines[1:-1]
         fault = _frame_fault(lines)
     if fault:
-        _refuse(*fault)
+        _refuse(
+            *fault,
+            like=lines[:_FIRST_LINES] if fault[0] == 1 else [each for each in lines[-1:] if each[:1] not in "+- "],
+        )
     return _without_returns(lines[:-1]) + lines[-1:] if returns else lines
 
 
@@ -321,23 +340,27 @@ def _quoted(line: str) -> str:
     return f"'{shown}'"
 
 
-def _refuse(line: int, problem: str) -> NoReturn:
+def _refuse(line: int, problem: str, like: Sequence[str] = ()) -> NoReturn:
+    """Refuse the patch; the next step is that for the format whose mark one of the lines `like` is."""
+    bare = [trimmed(each[:_SHOWN_CHARACTERS]) for each in like]
+    usual = "Correct the patch text and send it again; the files need not be read again."
     raise Refusal(
         "INVALID_PATCH",
         f"Line {line} of the patch {problem}. Nothing was written.",
-        next_step="Correct the patch text and send it again; the files need not be read again.",
+        next_step=next((told for each in bare for mark, told in _OTHERS if mark.match(each)), usual),
         details={"line": line},
     )
 
 
 def _refuse_header(line: int, text: str, hint: str = "") -> NoReturn:
-    _refuse(line, f"is {_quoted(text)} where {_HEADERS} is needed{hint}")
+    _refuse(line, f"is {_quoted(text)} where {_HEADERS} is needed{hint}", [text])
 
 
 def _refuse_needs_marker(line: int, text: str) -> NoReturn:
     _refuse(
         line,
         f"is {_quoted(text)}, which continues no chunk: a line begins with ' ', '+' or '-', a chunk with '@@'",
+        [text],
     )
 
 
@@ -345,4 +368,5 @@ def _refuse_bare_chunk(line: int, text: str) -> NoReturn:
     _refuse(
         line,
         f"is {_quoted(text)} where a chunk needs its first line, beginning with ' ' (context), '+' or '-'",
+        [text],
     )

@@ -114,7 +114,8 @@ def test_a_partial_anchor_is_told_to_be_a_whole_line(bench: Any) -> None:
 
 
 def test_line_ranges_behind_a_marker_are_told_to_be_left_out(bench: Any) -> None:
-    assert "without line numbers" in bench.refused(CODE, "@@ -2,1 +2,1 @@", "-import os").next_step
+    for behind in ("", " def f():"):
+        assert "without line numbers" in bench.refused(CODE, f"@@ -2,1 +2,1 @@{behind}", "-import os").next_step
 
 
 def test_a_difference_that_is_hard_to_see_is_named(bench: Any) -> None:

@@ -115,6 +115,28 @@ def test_a_fault_is_named_with_its_line(bench: Any, lines: list[str], line: int)
     assert f"Line {line} " in refusal.value.message
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("diff --git a/f b/f\nindex 1..2 100644\n--- a/f", "unified diff"),
+        ("--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@", "unified diff"),
+        ("*** Begin Patch\n--- a/f\n+++ b/f\n*** End Patch", "unified diff"),
+        ("```diff\n*** Begin Patch\n*** End Patch\n```", "fence"),
+        ("*** Begin Patch\n*** Delete File: f\n*** End Patch\n```", "fence"),
+        ("apply_patch <<'PATCH'\n*** Begin Patch\n*** End Patch\nPATCH", "heredoc"),
+        ("src/f.py\n<<<<<<< SEARCH\na\n=======\nb\n>>>>>>> REPLACE", "search and replace"),
+        ("*** Begin Patch\n*** Update File: f\n<<<<<<< SEARCH\n*** End Patch", "search and replace"),
+        ("*** Begin Patch\n*** Update File: f\n@@\n-a\n=======\n+b\n*** End Patch", "search and replace"),
+        ("*** Begin Patch\n*** Update File: f\n@@\n+b\n--- a comment", "Correct the patch text"),
+    ],
+)
+def test_the_next_step_names_another_format_by_its_marks(text: str, told: str) -> None:
+    with pytest.raises(Refusal) as refusal:
+        parse(text)
+    assert told in refusal.value.next_step
+    assert ("*** Update File: PATH" in refusal.value.next_step) == (told in ("unified diff", "search and replace"))
+
+
 @pytest.mark.parametrize("text", ["", " \n\t", "hello", "*** End Patch", "\ufeff*** Begin Patch\n*** End Patch"])
 def test_text_without_a_frame_is_refused(text: str) -> None:
     with pytest.raises(Refusal, match="INVALID_PATCH"):
