@@ -41,6 +41,7 @@ _RULING: Final = re.compile(
     rb"\.git/(?:worktrees/[^/\n]+/)?(?:%b)(?![\w-])" % b"|".join(re.escape(name.encode()) for name in RULING),
     re.IGNORECASE,
 )
+_NOBODY: Final = re.compile(rb"^(?:(?:Author|Committer) identity unknown|\*\*\* Please tell me who you are\.)$")
 _UNWRITABLE: Final = re.compile(
     rb"read-only file system|device or resource busy|(?-i:\b(?:EROFS|EBUSY)\b)", re.IGNORECASE
 )
@@ -101,6 +102,11 @@ STAYS: Final = (
     "Commands may commit here, but what decides which programs git runs stays read-only (configuration, hooks, the "
     "repositories of submodules). Leave such a change to the operator: only their setting `git: unprotected` lets "
     "commands make it."
+)
+IDENTITY: Final = (
+    "Git does not know who commits: HOME is empty here and gone after the run, also what `git config --global` writes "
+    "there. Set GIT_AUTHOR_NAME, GIT_AUTHOR_EMAIL, GIT_COMMITTER_NAME and GIT_COMMITTER_EMAIL in `env`; the operator "
+    "can set them in their `env`, or `user.name` and `user.email` in the repository."
 )
 MISSING: Final = (
     "It seems that a program was not found. Commands see /usr, the workspace and the operator's `readable_paths`: what "
@@ -173,6 +179,8 @@ def look(
     if b"not found" in tail or b"No such file" in tail:
         hints += dict.fromkeys(filter(None, map(_missing, lines)))
     hints += [told for told, named, said in _KINDS if any(named.search(line) and said.search(line) for line in lines)]
+    if git != "read_only" and any(map(_NOBODY.search, lines)):
+        hints.append(IDENTITY)
     unwritable = list(filter(_UNWRITABLE.search, lines))
     about_git = [] if git == "unprotected" else list(filter(_names_git, unwritable))
     if about_git and git == "read_only":

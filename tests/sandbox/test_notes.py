@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -133,6 +134,17 @@ async def test_a_command_that_waited_for_the_network_until_its_time_was_over_is_
 )
 async def test_a_command_that_only_asked_the_network_for_news_is_told_nothing_of_it(bench: Bench, program: str) -> None:
     assert (await run(bench, "perl", "-e", program))["notes"] == []
+
+
+async def test_a_commit_of_nobody_is_told_how_git_is_told_who_commits() -> None:
+    async with open_bench(workspace={"git": "commit"}) as bench:
+        await trio.run_process(["git", "init", "-q", str(bench.root)])
+        commit = ["git", "-c", "safe.directory=*", "commit", "-q", "--allow-empty", "-m", "first"]
+        ran = await run(bench, *commit)
+        assert (ran["exit_code"] != 0, ran["notes"]) == (True, [hints.IDENTITY]), ran
+        named = dict.fromkeys(re.findall(r"GIT_\w+", hints.IDENTITY), "x")
+        ran = await bench.call("exec_command", command=commit, env=named, wait_seconds=30)
+        assert (ran["exit_code"], ran["notes"]) == (0, []), ran
 
 
 async def test_a_repository_that_stays_read_only_where_commands_may_commit_is_explained() -> None:
