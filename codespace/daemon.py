@@ -242,9 +242,7 @@ class _House:
         drivers.start_soon(self.stops.hear, lambda: self.runs.any_live, self.processes.serve, drivers)
         drivers.start_soon(self.holds.tend)
         drivers.start_soon(self.grants.tend)
-        drivers.start_soon(
-            self.recovery.tend, self.leftovers, lambda: self.patching.under_way | self.execution.under_way
-        )
+        drivers.start_soon(self.recovery.tend, self.leftovers)
         drivers.start_soon(self.recovery.watch)
         drivers.start_soon(self.links.count, settings.workspaces.values())
         drivers.start_soon(prune, self.runner, self.ledger, settings.snapshot_bytes, settings.snapshot_age_seconds)
@@ -317,6 +315,7 @@ def _wire(
     execution = Execution(
         runner, ledger, occupancy, drivers, wall_clock, own, runs, processes, leftovers.tell, recovery
     )
+    recovery.under_way = lambda: patching.under_way | execution.under_way
     grants = Grants(store, ledger, chain, wall_clock, own, scrubber, instances.lives)
     acts: dict[str, Driver] = {
         "apply_patch": patching,

@@ -122,7 +122,7 @@ class Ledger:
 
         Args:
             tolerated: For one who holds the root: patches that may go on without an end there. Any other one was left
-                by a daemon that died, or could not be seen, and is to be settled first. None: nobody looks.
+                by a daemon that died, or by a driver of this one, and is to be settled first. None: nobody looks.
         Raises: Unsettled; KeyTaken; Stale; Refusal STORE_UNAVAILABLE; Refusal WORK_CLOSED, where its work takes
             nothing more.
         Cancel: recorded whole or not at all; if Cancelled comes out, not at all.
@@ -297,14 +297,12 @@ def _require_active(db: Database, work_id: str | None) -> None:
 
 
 def _require_settled(db: Database, operation: Operation, tolerated: Collection[str]) -> None:
-    """Find what dead daemons left in a root; looked for in here, it costs no way to the database of its own."""
+    """Find what was left without an end in a root; looked for in here, it costs no way to the database of its own."""
     # Each plus keeps SQLite from walking through all of history: in the order of its times, or all of its patches.
     found = operation_rows.many(
         db,
-        "finished_at IS NULL AND +kind = 'patch' AND root = ? AND (instance_id <> ? OR state = 'unknown') "
-        "ORDER BY +created_at, rowid",
+        "finished_at IS NULL AND +kind = 'patch' AND root = ? ORDER BY +created_at, rowid",
         operation.root,
-        operation.instance_id,
     )
     unsettled = tuple(each for each in found if each.id not in tolerated)
     if unsettled:

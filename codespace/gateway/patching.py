@@ -235,14 +235,15 @@ class Patching:
     async def _admit(self, job: _Job, motion: Motion) -> PatchPlan | Refusal:
         """Plan, and record the operation together with its plan, or with what stood against it.
 
-        A plan writes nothing, so one transaction does for all that comes before the first write. What a dead daemon
-        left in the root is settled first, and then the tree is another one.
+        A plan writes nothing, so one transaction does for all that comes before the first write. What was left in the
+        root without an end is settled first, and then the tree is another one.
         """
         try:
             plan = await self._plan(job)
             await self._mint(job, motion, plan, self._predecessors.tolerated())
         except Unsettled as left:
-            await self._predecessors.settle_before(left.operations)
+            if (busy := await self._predecessors.settle_before(left.operations)) is not None:
+                raise busy from None
             plan = await self._plan(job)
             await self._mint(job, motion, plan, None)
         job.recorded_as = job.operation_id

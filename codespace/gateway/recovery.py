@@ -17,6 +17,7 @@ from codespace.errors import Refusal
 from codespace.gateway.holds import Holds
 from codespace.gateway.instances import Instance, Instances
 from codespace.gateway.ledger import Ledger, Operation, Unsettled
+from codespace.gateway.occupancy import Occupant
 from codespace.gateway.settlement import Settlement
 
 log = structlog.get_logger("codespace.recovery")
@@ -58,6 +59,8 @@ class Recovery:
         self._ledger = ledger
         self._holds = holds
         self._settlement = settlement
+        self.under_way: Callable[[], frozenset[str]] = frozenset
+        """The operations that this daemon's drivers still work for, which are left alone; set once they are there."""
         self._tolerated: dict[str, float] = {}
         self._tried: set[str] = set()
         """Daemons that died and left what could not be settled or swept when it was tried."""
@@ -99,7 +102,9 @@ class Recovery:
             self._tried.add(instance.id)
 
     async def mint(self, operation: Operation, also_move: Sequence[Step]) -> None:
-        """Record a new operation of one who holds the root; a patch that was left unfinished there is settled first.
+        """Record a new command of one who holds the root; a patch that was left unfinished there is settled first.
+
+        One that cannot be settled yet does not stop it: a command may be what clears the way.
 
         Raises: as Ledger.mint.
         """
@@ -109,22 +114,31 @@ class Recovery:
             await self.settle_before(unsettled.operations)
             await self._ledger.mint(operation, also_move)
 
-    async def settle_before(self, operations: Sequence[Operation]) -> None:
-        """Settle what is left in the root; what cannot be settled now is tolerated for a while."""
+    async def settle_before(self, operations: Sequence[Operation]) -> Refusal | None:
+        """Settle what is left in the root; what can lastingly not be settled is tolerated for a while.
+
+        Returns: WORKSPACE_BUSY where a passing reason keeps one from being settled: it may yet put files back, so no
+            patch may be made on top of it.
+        """
         own = self._instances.own
         dead = {instance.id: instance for instance in await self._instances.dead()}
+        waits: Refusal | None = None
         for operation in operations:
             owner = own if operation.instance_id == own.id else dead.get(operation.instance_id)
-            if owner is None or not await self._settlement.settle(operation, owner.state_dir, entered=True):
-                self._tolerated[operation.id] = trio.current_time() + limits.SETTLE_AGAIN_SECONDS
+            try:
+                if owner is None or not await self._settlement.settle(operation, owner.state_dir, entered=True):
+                    self._tolerated[operation.id] = trio.current_time() + limits.SETTLE_AGAIN_SECONDS
+            except Refusal as passing:
+                waits = waits or _is_to_be_settled(operation, passing)
         for instance in {each.instance_id for each in operations} & dead.keys():
             await self._holds.settle(instance, self._ledger)
+        return waits
 
     def tolerated(self) -> frozenset[str]:
-        """Return the patches that could not be settled a moment ago, and stop nobody for a while."""
+        """Return the patches that stop nobody: those under way, and those that could not be settled a moment ago."""
         now = trio.current_time()
         self._tolerated = {name: until for name, until in self._tolerated.items() if until > now}
-        return frozenset(self._tolerated)
+        return self.under_way() | self._tolerated.keys()
 
     async def _tidy(self, state_dir: str, instance_id: str | None = None) -> bool:
         """Sweep behind finished patches of daemons that are gone and could not do so themselves.
@@ -141,27 +155,23 @@ class Recovery:
             clean &= tidied or operation.instance_id != instance_id
         return clean
 
-    async def tend(self, leftovers: Leftovers, under_way: Callable[[], frozenset[str]]) -> None:
-        """Settle this daemon's own leftovers until cancelled; a key must not be stuck until the next start.
-
-        Args:
-            under_way: The operations that drivers still work for, which are left alone.
-        """
+    async def tend(self, leftovers: Leftovers) -> None:
+        """Settle this daemon's own leftovers until cancelled; a key must not be stuck until the next start."""
         pause = limits.RECORD_RETRY_SECONDS
         while True:
             await leftovers.wait()
             await trio.sleep(pause)
-            if await self._settle_own(under_way):
+            if await self._settle_own():
                 leftovers.settled()
                 pause = limits.RECORD_RETRY_SECONDS
             else:
                 pause = min(2 * pause, limits.SETTLE_PAUSE_SECONDS)
                 leftovers.tell()
 
-    async def _settle_own(self, under_way: Callable[[], frozenset[str]]) -> bool:
+    async def _settle_own(self) -> bool:
         try:
             await self._ledger.wait_written()  # a row whose commit hung is seen once it is there, or is never there
-            return await self._settle(self._instances.own.id, under_way)
+            return await self._settle(self._instances.own.id, self.under_way)
         except Refusal as refusal:
             log.warning("leftovers could not be looked for yet", code=refusal.code)
             return False
@@ -183,3 +193,14 @@ class Recovery:
         driven = before | under_way()
         settled = [await self._settlement.settle(each, state_dir) for each in unfinished if each.id not in driven]
         return await self._holds.settle(instance_id, self._ledger) and all(settled)
+
+
+def _is_to_be_settled(operation: Operation, passing: Refusal) -> Refusal:
+    return Refusal(
+        "WORKSPACE_BUSY",
+        f"An earlier patch ({operation.id}) was cut off, and what is to become of its files cannot be settled yet "
+        f"({passing.code}); nothing was done.",
+        next_step="Send the same call again in a moment. If it stays so, ask the operator what is in the way of the "
+        "earlier patch (the disk, the database); the log names it.",
+        details=Occupant("patch", operation.id, operation.created_at).details(),
+    )

@@ -65,8 +65,8 @@ class Settlement:
             state_dir: Of the daemon that began it; None for this one.
             entered: Whether the caller holds the root.
             forced: Whether the operator wants it put back however old it is.
-        Raises: Refusal where `forced`, which says why not. Nothing else: what cannot be settled, by whatever fault,
-            keeps neither others nor the daemon waiting.
+        Raises: Refusal where `forced`, which says why not, and where `entered`, of what passes. Nothing else: what
+            cannot be settled, by whatever fault, keeps neither others nor the daemon waiting.
         Cancel: the operation stays as it is recorded.
         """
         try:
@@ -82,7 +82,7 @@ class Settlement:
                 code=refusal.code,
                 reason=refusal.message,
             )
-            if forced:
+            if forced or (entered and refusal.retryable):
                 raise
         except Exception:
             log.exception("settling an operation failed", operation_id=operation.id)

@@ -137,6 +137,69 @@ async def test_where_nothing_can_be_seen_the_answer_is_unknown_and_the_daemon_se
         assert (await bench.call("apply_patch", patch=PATCH, operation_key="k"))["replayed"] is True
 
 
+ON_TOP = "*** Begin Patch\n*** Update File: a.txt\n@@\n-new a\n+newer a\n*** End Patch\n"
+NEWER = AFTER | {"a.txt": b"newer a\n"}
+
+
+async def test_a_patch_on_top_of_one_whose_end_nobody_could_see_or_record_lets_that_one_be_settled_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "RECORD_RETRY_SECONDS", 1000.0)  # the next patch comes first
+    faults = Faults()
+    async with bench_with(faults) as bench:
+
+        async def full() -> None:  # a disk, of which journal and database have no room
+            await database(bench, writable=False)
+            raise Refusal("FILE_OPERATION_FAILED", "No space left on device.")
+
+        faults.order("before", "verify", full)
+        faults.order("before", "settle", crash)
+        code, body = await answer(bench, patch=PATCH)
+        assert code == "OUTCOME_UNKNOWN"
+        await database(bench, writable=True)
+        assert (await bench.call("apply_patch", patch=ON_TOP))["status"] == "applied"
+        assert (await bench.call("operation_status", operation_id=body["operation_id"]))["status"] == "applied"
+        assert tree(bench.root) == NEWER
+
+
+async def test_no_patch_is_made_on_top_of_one_that_a_passing_reason_keeps_from_being_settled_but_a_command_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def passing() -> None:
+        raise Refusal("FILE_OPERATION_FAILED", "No space left on device.", retryable=True)
+
+    monkeypatch.setattr(limits, "RECORD_RETRY_SECONDS", 1000.0)  # the next patch comes first
+    faults = Faults()
+    async with bench_with(faults) as bench:
+        faults.order("before", "verify", passing)
+        faults.order("before", "settle", passing)
+        _, body = await answer(bench, patch=PATCH)
+        for _ in range(2):
+            faults.order("before", "settle", passing)
+            assert (await bench.call("exec_command", command=["true"]))["exit_code"] == 0
+            faults.order("before", "settle", passing)
+            code, busy = await answer(bench, patch=ON_TOP)
+            assert (code, busy["retryable"]) == ("WORKSPACE_BUSY", True)
+            assert busy["details"]["operation_id"] == body["operation_id"]
+            assert (bench.root / "a.txt").read_text() == "new a\n"
+        assert (await bench.call("apply_patch", patch=ON_TOP))["status"] == "applied"
+        assert (await bench.call("operation_status", operation_id=body["operation_id"]))["status"] == "applied"
+        assert tree(bench.root) == NEWER
+
+
+async def test_a_patch_whose_end_its_driver_still_records_is_left_to_it_by_who_comes_next() -> None:
+    faults = Faults()
+    async with bench_with(faults) as bench:
+        faults.order("after", "stage", away(bench))
+        _, body = await answer(bench, patch=PATCH)
+        gate: Any = bench.daemon.tools
+        assert body["operation_id"] in gate._patching.under_way
+        lane = gate._ledger._store._writer
+        lane.db.execute("PRAGMA query_only = OFF")
+        assert (await bench.call("exec_command", command=["true"]))["exit_code"] == 0
+        assert (await final(bench, body["operation_id"]))["outcome"]["code"] == "STORE_UNAVAILABLE"
+
+
 async def test_a_database_that_goes_away_behind_the_plan_takes_no_key_and_the_patch_can_be_sent_again() -> None:
     faults = Faults()
     async with bench_with(faults) as bench:
