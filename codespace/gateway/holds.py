@@ -282,8 +282,9 @@ class Holds:
         """
         left = False
         for hold in await self._all("state = 'resuming' AND instance_id = ?", instance_id):
-            if hold.id not in self._running:
-                left |= not await self._settle(hold, await ledger.by_approval(hold.id))
+            operation = await ledger.by_approval(hold.id)
+            if hold.id not in self._running:  # asked last: it may have been given back, and resumed, since it was read
+                left |= not await self._settle(hold, operation)
         return not left
 
     async def _settle(self, hold: Hold, operation: Operation | None) -> bool:

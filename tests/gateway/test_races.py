@@ -17,7 +17,10 @@ from codespace import limits
 from codespace.contract import Caller
 from codespace.daemon import open_daemon
 from codespace.errors import Refusal
+from codespace.gateway.hold import Hold
+from codespace.gateway.holds import Holds
 from codespace.gateway.instances import _held
+from codespace.gateway.ledger import Ledger, Operation
 from codespace.settings import load
 from codespace.testing import Bench, open_bench
 from codespace.testing.faulty import Faults
@@ -265,6 +268,58 @@ async def test_a_granted_command_is_compared_with_its_hold_once_nobody_else_can_
         )
         assert (resumed[0][0], resumed[1][0]) == ("ok", "APPROVAL_CONFLICT")
         assert "ran.txt" not in tree(bench.root)
+
+
+async def test_a_hold_that_is_given_back_and_resumed_again_while_leftovers_are_looked_for_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second = Gatekeeper(), Gatekeeper()
+    read, mint = Holds._all, Ledger.mint
+
+    async def slow_mint(self: Ledger, *arguments: Any, **named: Any) -> None:
+        if not first.reached.is_set():
+            await first()
+            raise Refusal("STORE_UNAVAILABLE", "The database was locked.", details={"outcome": "nothing"})
+        await second()
+        await mint(self, *arguments, **named)
+
+    async with open_bench(files=FILES, approvals="confirm") as bench, trio.open_nursery() as nursery:
+        _, body = await answer(bench, "apply_patch", patch=APPEND)
+        hold = body["approval_id"]
+        await bench.call("approval_resolve", approval_id=hold, decision="grant")
+        answers: list[tuple[str, dict[str, Any]]] = []
+        given = trio.Event()
+
+        async def resume() -> None:
+            answers.append(await answer(bench, "operation_resume", approval_id=hold))
+            given.set()
+
+        async def overtaken(self: Holds, where: str, value: Any) -> list[Hold]:
+            found = await read(self, where, value)
+            assert [each.id for each in found] == [hold]
+            first.go_on.set()
+            await given.wait()
+            return found
+
+        class SlowLedger:
+            async def by_approval(self, approval_id: str) -> Operation | None:
+                operation = await gate._ledger.by_approval(approval_id)
+                nursery.start_soon(resume)
+                await second.reached.wait()
+                return operation  # type: ignore[no-any-return]
+
+        gate: Any = bench.daemon.tools
+        monkeypatch.setattr(Ledger, "mint", slow_mint)
+        nursery.start_soon(resume)
+        await first.reached.wait()
+        with monkeypatch.context() as patched:
+            patched.setattr(Holds, "_all", overtaken)
+            assert await gate._holds.settle(gate._holds._instance_id, SlowLedger())
+        second.go_on.set()
+        await gate._holds.wait_idle()
+        told = await bench.call("approval_status", approval_id=hold)
+        assert (told["state"], told["result"]["ok"]["status"]) == ("consumed", "applied")
+    assert [code for code, _ in answers] == ["STORE_UNAVAILABLE", "ok"]
 
 
 async def test_a_request_that_the_stop_overtakes_before_it_entered_does_nothing() -> None:
