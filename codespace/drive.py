@@ -220,18 +220,20 @@ class Motion:
         steps = self.steps(*events, changes=changes, details=details, durable=durable)
         if not steps:
             return
-        failure: trio.TooSlowError | Refusal | None = None
+        failure: Refusal | None = None
         try:
             # Protects "recorded and adopted are one act". The store ends by itself well before; if time
             # runs out all the same, what is recorded is looked up before anything is decided.
             with trio.fail_after(limits.RECORD_SECONDS, shield=True):
                 await self._recorder.record(steps)
-        except (trio.TooSlowError, Refusal) as error:
+        except Refusal as error:
             failure = error
+        except trio.TooSlowError:
+            failure = Refusal("STORE_UNAVAILABLE", "The database did not answer in time.", details={"outcome": UNKNOWN})
         if failure is None:
             self.adopt(steps)
             return
-        if isinstance(failure, Refusal) and not is_unsure(failure):
+        if not is_unsure(failure):
             raise failure
         self._unsure = steps
         await self._make_sure(failure)

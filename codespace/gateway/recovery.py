@@ -174,7 +174,9 @@ class Recovery:
             return await self._settle(self._instances.own.id, self.under_way)
         except Refusal as refusal:
             log.warning("leftovers could not be looked for yet", code=refusal.code)
-            return False
+        except Exception:  # in the daemon's own nursery: a fault here must not end the daemon
+            log.exception("leftovers could not be settled")
+        return False
 
     async def end(self) -> None:
         """Say that this daemon has ended, unless it leaves something that its successor must settle."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,11 @@ import structlog.testing
 import trio
 
 from codespace import limits
-from codespace.drive import UNKNOWN
+from codespace.drive import UNKNOWN, Step
 from codespace.errors import Refusal
 from codespace.gateway import audit
 from codespace.gateway.database import connect
+from codespace.gateway.holds import Holds
 from codespace.gateway.ledger import Ledger, Operation
 from codespace.testing import Bench, open_bench
 from codespace.testing.faulty import Act, Faults, When, crash, hang
@@ -198,6 +199,47 @@ async def test_a_patch_whose_end_its_driver_still_records_is_left_to_it_by_who_c
         lane.db.execute("PRAGMA query_only = OFF")
         assert (await bench.call("exec_command", command=["true"]))["exit_code"] == 0
         assert (await final(bench, body["operation_id"]))["outcome"]["code"] == "STORE_UNAVAILABLE"
+
+
+async def test_a_fault_while_the_daemon_settles_what_it_left_ends_it_not_and_that_is_settled_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settle, faults = Holds.settle, Faults()
+    async with bench_with(faults) as bench:
+
+        async def fault(self: Holds, instance_id: str, ledger: Ledger) -> bool:
+            monkeypatch.setattr(Holds, "settle", settle)
+            return await crash()  # type: ignore[func-returns-value]
+
+        monkeypatch.setattr(Holds, "settle", fault)
+        faults.order("after", "install", crash)
+        faults.order("before", "settle", crash)
+        _, body = await answer(bench, patch=PATCH)
+        assert (await final(bench, body["operation_id"]))["status"] == "applied"
+        with trio.fail_after(60):
+            while Holds.settle is fault:
+                await trio.lowlevel.checkpoint()
+        assert (await bench.call("apply_patch", patch=FREE))["status"] == "applied"
+
+
+async def test_a_command_whose_end_waited_too_long_for_the_database_has_its_exit_code_in_the_ledger(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    apply, slow = Ledger.apply, [trio.sleep_forever]
+
+    async def too_slow(self: Ledger, steps: Sequence[Step]) -> None:
+        if slow and steps[-1].event == "drained":
+            monkeypatch.setattr(limits, "RECORD_SECONDS", 60.0)  # this one has its time already
+            await slow.pop()()
+        await apply(self, steps)
+
+    async with bench_with(Faults()) as bench:
+        monkeypatch.setattr(limits, "RECORD_SECONDS", 3.0)
+        monkeypatch.setattr(Ledger, "apply", too_slow)
+        ended = await bench.call("exec_command", command=["sh", "-c", "exit 3"], wait_seconds=50)
+        assert ended["exit_code"] == 3
+        status = await final(bench, ended["operation_id"])
+        assert (status["status"], status["outcome"]["exit_code"]) == ("exited", 3)
 
 
 async def test_a_database_that_goes_away_behind_the_plan_takes_no_key_and_the_patch_can_be_sent_again() -> None:
