@@ -95,8 +95,13 @@ async def _settle(records: Records, arguments: argparse.Namespace) -> int:
 async def _forget(records: Records, arguments: argparse.Namespace) -> int:
     operation = await records.operation(arguments.id)
     state_dir = await records.state_dir(operation)
-    ended = operation.finished_at is not None
-    if ended and journals.is_left(state_dir, operation.id):
+    if operation.kind == "patch" and operation.finished_at is None:
+        raise Refusal(
+            "INVALID_ARGUMENT",
+            "The patch has no end yet, and its journal may be all that can tell it. Nothing was removed.",
+            next_step=f"Start its daemon, or settle it with `codespace operations settle {operation.id}`.",
+        )
+    if journals.is_left(state_dir, operation.id):
         await records.tidy(operation)
     is_left = journals.is_left(state_dir, operation.id)
     rescued = journals.rescued(state_dir, operation.id)
@@ -107,14 +112,22 @@ async def _forget(records: Records, arguments: argparse.Namespace) -> int:
             "Nothing was removed.",
             next_step="Copy what is still wanted of them, then add --rescued to remove them, too.",
         )
-    if not journals.forget(state_dir, operation.id, ended=ended, with_rescued=arguments.rescued):
+    try:
+        with journals.removing(state_dir, operation.id, ended=True, with_rescued=arguments.rescued) as goes:
+            if not goes:
+                raise Refusal(
+                    "SNAPSHOT_EXPIRED",
+                    "Nothing of this operation is kept, or it is in use. Nothing was removed.",
+                    next_step="Look at `codespace operations show`.",
+                )
+            await records.note_forgotten(operation.id)  # before it goes: a full disk may refuse the note
+    except OSError as error:
         raise Refusal(
-            "SNAPSHOT_EXPIRED",
-            "Nothing of this operation is kept, or it has no end yet or is in use and needs its journal. Nothing was "
-            "removed.",
-            next_step="Look at `codespace operations show`.",
-        )
-    await records.note_forgotten(operation.id)
+            "FILE_OPERATION_FAILED",
+            f"It is recorded as forgotten, but its journal in {display(journals.folder(state_dir))} cannot be removed "
+            f"whole: {error.strerror}.",
+            next_step="Have this account write there, and call again.",
+        ) from error
     undone = "; it can no longer be undone" if operation.state == "applied" else ""
     print(f"{operation.id}: the bytes before it and its diff are removed{undone}.")
     if is_left:

@@ -122,6 +122,51 @@ async def test_what_was_forgotten_is_gone_and_recorded_so_and_cannot_be_undone()
         assert events[-1]["event"] == "forgotten"
 
 
+async def test_the_journal_of_an_applied_patch_that_is_not_recorded_so_is_not_forgotten(tmp_path: Path) -> None:
+    async with open_bench(files=FILES) as bench:
+        left = await cut_off(bench, tmp_path, verbs=4, state="applying", created_at=bench.clock())
+        assert (tmp_path / "journal" / left / "finished").exists()
+        refused = await codespace(bench, "forget", left)
+        assert (refused.returncode, f"codespace operations settle {left}" in refused.stderr) == (2, True)
+        await bench.restart()
+        assert await status_of(bench, left) == "applied"
+        assert (await codespace(bench, "forget", left)).returncode == 0
+
+
+async def test_bytes_whose_removal_cannot_be_recorded_are_kept() -> None:
+    async with open_bench(files=FILES) as bench:
+        applied = (await bench.call("apply_patch", patch=UPDATE))["operation_id"]
+        with sqlite3.connect(bench.daemon.settings.database) as db:  # fails as a full disk does
+            db.execute(
+                "CREATE TRIGGER full BEFORE INSERT ON events WHEN NEW.event = 'forgotten' BEGIN SELECT json('x'); END"
+            )
+        db.close()
+        refused = await codespace(bench, "forget", applied)
+        assert (refused.returncode, "STORE_UNAVAILABLE" in refused.stderr) == (2, True)
+        assert "bytes are kept" in (await codespace(bench, "show", applied)).stdout
+        with sqlite3.connect(bench.daemon.settings.database) as db:
+            db.execute("DROP TRIGGER full")
+        db.close()
+        assert (await codespace(bench, "forget", applied)).returncode == 0
+
+
+async def test_a_journal_that_cannot_be_removed_is_said_to_be_left() -> None:
+    async with open_bench(files=FILES) as bench:
+        applied = (await bench.call("apply_patch", patch=UPDATE))["operation_id"]
+        journal = Path(bench.daemon.settings.state_dir, "journal")
+        place = journal / applied / "mounted"
+        place.mkdir()
+        mounted = await trio.run_process(["mount", "-t", "tmpfs", "tmpfs", str(place)], check=False)
+        if mounted.returncode != 0:
+            pytest.skip("nothing can be mounted here")
+        try:
+            refused = await codespace(bench, "forget", applied)
+        finally:
+            await trio.run_process(["umount", str(place)])
+        assert (refused.returncode, "FILE_OPERATION_FAILED" in refused.stderr) == (2, True)
+        assert str(journal) in refused.stderr
+
+
 @pytest.mark.parametrize("ends_as", ["rejected", "failed_partial", "applied"])
 async def test_bytes_that_a_patch_rescued_are_told_however_it_ends_and_forgotten_only_on_purpose(ends_as: str) -> None:
     faults = Faults()
@@ -229,7 +274,7 @@ async def test_a_patch_that_was_accepted_in_a_root_that_was_replaced_can_be_forg
         left = await cut_off(bench, tmp_path, verbs=1, state="applying", created_at=bench.clock())
         (tmp_path / "journal" / left / "installing").touch()
         refused = await codespace(bench, "forget", left)
-        assert (refused.returncode, "SNAPSHOT_EXPIRED" in refused.stderr) == (2, True)
+        assert (refused.returncode, "INVALID_ARGUMENT" in refused.stderr) == (2, True)
         away = bench.root.with_name("away")
         bench.root.rename(away)
         shutil.copytree(away, bench.root)

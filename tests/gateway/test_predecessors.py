@@ -53,7 +53,7 @@ async def cut_off(
     workspace = replace(Workspace("main", str(root or bench.root)), profile="workspace-write")
     async with Patcher(str(state_dir)) as patcher:
         await patcher.plan(workspace, operation_id, UPDATE, {})
-        for verb in (patcher.stage, patcher.install, patcher.verify)[:verbs]:
+        for verb in (patcher.stage, patcher.install, patcher.verify, patcher.finish)[:verbs]:
             await verb(workspace, operation_id)
     dead(bench, f"inst-{operation_id}", state_dir)
     insert(

@@ -98,28 +98,37 @@ def are_there(state_dir: str) -> bool:
         return False
 
 
-def forget(state_dir: str, operation_id: str, *, ended: bool = False, with_rescued: bool = False) -> bool:
-    """Remove one snapshot. Returns: whether it was there, finished and not in use.
+@contextlib.contextmanager
+def removing(state_dir: str, operation_id: str, *, ended: bool = False, with_rescued: bool = False) -> Iterator[bool]:
+    """Hold one snapshot for a block, and remove it behind that; one that raises leaves it there.
 
     Args:
         ended: Whether the ledger has the operation's end, so that it may go without being finished, too.
         with_rescued: Whether somebody's bytes that are nowhere else go, too; else such a snapshot stays.
+    Yields: whether it is there, finished and not in use; else nothing is removed.
+    Raises: OSError where it cannot be removed whole.
     """
     path = os.path.join(folder(state_dir), os.path.basename(operation_id))
+    with contextlib.ExitStack() as stack:
+        try:
+            held = os.open(path, _OPEN)
+            stack.callback(os.close, held)
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            goes = (ended or _marked(held, "finished")) and (with_rescued or not rescued(state_dir, operation_id))
+        except OSError:
+            goes = False
+        yield goes
+        if goes:
+            shutil.rmtree(path)
+
+
+def forget(state_dir: str, operation_id: str) -> bool:
+    """Remove one snapshot that has nobody's bytes which are nowhere else. Returns: whether it did."""
     try:
-        held = os.open(path, _OPEN)
+        with removing(state_dir, operation_id) as goes:
+            return goes
     except OSError:
         return False
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not (ended or _marked(held, "finished")) or (rescued(state_dir, operation_id) and not with_rescued):
-            return False
-        shutil.rmtree(path)
-    except OSError:
-        return False
-    finally:
-        os.close(held)
-    return True
 
 
 def accept(state_dir: str, operation_id: str) -> None:
