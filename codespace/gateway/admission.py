@@ -168,10 +168,8 @@ class Admission:
         """Take a caller's own grant back where the operator has to decide by now: `confirm` became `operator`."""
         if workspace.approvals != "operator" or hold.state != "granted" or hold.decided_by in ("operator", "grant"):
             return
-        await self._holds.resolve(
-            hold.id, "deny", by="configuration: only the operator may grant now", authority="operator"
-        )
-        raise denied(await self._holds.get(hold.id))
+        by = "configuration: only the operator may grant now"
+        raise denied(await self._holds.resolve(hold.id, "deny", by=by, authority="operator"))
 
     async def _request(self, tool: str, workspace: Workspace, arguments: Mapping[str, Any], caller: Caller) -> Request:
         complete = await self._drivers[tool].authorize(workspace, arguments)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import trio
@@ -204,9 +204,8 @@ class Gate:
             "work_id": work_id,
         }
         with _naming_relative(workspace):
-            return await self._coordinated(
-                work_id, await self._admission.admit("apply_patch", workspace, arguments, caller)
-            )
+            result = await self._admission.admit("apply_patch", workspace, arguments, caller)
+            return await self._coordinated(work_id, result)
 
     async def operation_status(
         self, caller: Caller, *, operation_id: str | None, operation_key: str | None
@@ -295,9 +294,8 @@ class Gate:
         }
         await self._require_work(work_id, workspace, operation_key)
         with _naming_relative(workspace):
-            return await self._coordinated(
-                work_id, await self._admission.admit("exec_command", workspace, arguments, caller)
-            )
+            result = await self._admission.admit("exec_command", workspace, arguments, caller)
+            return await self._coordinated(work_id, result)
 
     async def read_process(
         self,
@@ -406,8 +404,10 @@ class Gate:
     async def _work_behind(self, result: Mapping[str, Any]) -> str | None:
         """Return the work that the operation of a result belongs to: a hold's own copy goes when it has run."""
         named = result.get("operation_id")
-        operation = None if named is None else await self._ledger.get(named)
-        return None if operation is None else operation.work_id
+        with suppress(Refusal):  # the result is true all the same, and must not become an error
+            if named is not None and (operation := await self._ledger.get(named)) is not None:
+                return operation.work_id
+        return None
 
     # --- works ---
 

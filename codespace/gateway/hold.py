@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from sqlite_utils import Database
@@ -148,6 +148,12 @@ def scrubbed(hold: Hold) -> dict[str, Any]:
     digest = {"sha256": hashlib.sha256(text).hexdigest(), "bytes": len(text)}
     shown = {name: value for name, value in hold.shown.items() if name in ("files", "changes")}
     return {"body": digest, "shown": shown}
+
+
+def moved(hold: Hold, state: str, changes: Mapping[str, Any]) -> Hold:
+    """Return a hold as a recorded step left its row. Read again it might not be: and what is recorded is to be told."""
+    told = {name: changes[name] for name in ("reason", "shown", "decided_by") if name in changes}
+    return replace(hold, state=state, body=hold.body if state in RUNNABLE else None, **told)
 
 
 def _hold(row: Mapping[str, Any]) -> Hold:

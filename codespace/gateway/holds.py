@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from typing import Any, Final
 
 import structlog
@@ -181,7 +180,7 @@ class Holds:
             "instance_id": self._instance_id,
             "approvals": request.workspace.approvals,
         }
-        return await self.get(await self._store.write(lambda db: self._insert(db, row)))
+        return await self._current(await self._store.write(lambda db: self._insert(db, row)))
 
     async def resolve(
         self, approval_id: str, decision: str, *, by: str, authority: Authority, fingerprint: str | None = None
@@ -226,7 +225,7 @@ class Holds:
         except Stale:  # somebody else decided in this moment, perhaps the same
             return await self.resolve(approval_id, decision, by=by, authority=authority, fingerprint=fingerprint)
         self._tell_change()
-        return await self.get(approval_id)
+        return hold_rows.moved(hold, motion.state, changes)
 
     async def run_once(self, hold: Hold, run: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
         """Run a granted hold in the daemon's nursery and return its result; a second call gets the same.
@@ -384,13 +383,16 @@ class Holds:
     async def _current(self, hold: Hold) -> Hold:
         if hold.state not in hold_rows.UNDECIDED or self._wall_clock() < hold.expires_at:
             return hold
-        with suppress(Stale):  # somebody else saw it first, or decided it in the last moment
-            changes = hold_rows.scrubbed(hold) | {"reason": EXPIRED}
-            await self._motion(hold).move("time_ran_out", changes=changes)
-            self._tell_change()
-        fresh = await self._first("id = ?", hold.id)
-        assert fresh is not None  # rows of holds are never deleted
-        return fresh
+        motion = self._motion(hold)
+        changes = hold_rows.scrubbed(hold) | {"reason": EXPIRED}
+        try:
+            await motion.move("time_ran_out", changes=changes)
+        except Stale:  # somebody else saw it first, or decided it in the last moment
+            fresh = await self._first("id = ?", hold.id)
+            assert fresh is not None  # rows of holds are never deleted
+            return fresh
+        self._tell_change()
+        return hold_rows.moved(hold, motion.state, changes)
 
     async def _begin_resume(self, motion: Motion) -> None:
         try:
@@ -415,14 +417,13 @@ class Holds:
 
     # --- rows ---
 
-    def _insert(self, db: Database, row: Mapping[str, Any]) -> str:
-        """Insert a hold and return its id, or the id of the one that was quicker."""
+    def _insert(self, db: Database, row: Mapping[str, Any]) -> Hold:
+        """Insert a hold and return it, or the one that was quicker."""
         taken = hold_rows.insert(db, row)
-        if taken is not None:
-            return taken
-        details = {"tool": row["tool"], "workspace_id": row["workspace_id"]}
-        self._audit.append(db, "approval", str(row["id"]), "held", None, "pending", _HELD, details)
-        return str(row["id"])
+        if taken is None:
+            details = {"tool": row["tool"], "workspace_id": row["workspace_id"]}
+            self._audit.append(db, "approval", str(row["id"]), "held", None, "pending", _HELD, details)
+        return hold_rows.many(db, "id = ?", taken or row["id"], 1)[0]
 
     async def _waits(self, approval_id: str) -> bool:
         """Return whether a hold is undecided: looked for often and by many, so without reading what it shows."""

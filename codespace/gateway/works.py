@@ -79,7 +79,7 @@ class Works:
         """
         work = Work(ids.mint(ids.WORK), workspace.id, title, "active", self._wall_clock(), root=workspace.root)
 
-        def write(db: Database) -> None:
+        def write(db: Database) -> dict[str, Any]:
             self._require_room(db, workspace)
             works.insert(db, work)
             said = {"workspace_id": workspace.id, "title_digest": self.digest(title)}
@@ -87,9 +87,9 @@ class Works:
             for left in intents.left_for_next(db, workspace.id, workspace.root):
                 moved = {"work_id": work.id, "carried_from": left.work_id, "position": intents.next_place(db, work.id)}
                 self.move(db, left, "carried", moved, {"from": left.work_id, "to": work.id})
+            return {"work_id": work.id, **_counted(db, work.id)}
 
-        await self.write(write)
-        return {"work_id": work.id, **await self._counted(work.id)}
+        return await self.write(write)
 
     async def status(self, work_id: str) -> dict[str, Any]:
         """Return the work's state, and counts of what waits; never a text.
@@ -98,7 +98,7 @@ class Works:
         """
         await self._store.read(lambda db: self._mine(db, work_id))
         work = await self.current(work_id)
-        return {"work_id": work.id, "state": work.state, **await self._counted(work.id)}
+        return {"work_id": work.id, "state": work.state, **await self._counts(work.id)}
 
     async def claim_next(self, work_id: str) -> dict[str, Any]:
         """Give the agent its next intent, which is frozen from now on; without one, what it has claimed and not done.
@@ -110,17 +110,15 @@ class Works:
         if seen is None:
             return await self._nothing_due(work_id)
 
-        def write(db: Database) -> Intent | None:
+        def write(db: Database) -> dict[str, Any] | None:
             self._refuse_if_faster(db, seen)
             due = intents.next_due(intents.unfinished(db, work_id))
-            if due is not None:
-                self.move(db, due, "taken", {"claimed_at": self._wall_clock()}, {"revision": due.revision})
-            return due if due is None else intents.one(db, due.id)
+            if due is None:
+                return None
+            self.move(db, due, "taken", {"claimed_at": self._wall_clock()}, {"revision": due.revision})
+            return _told(db, work_id, due.id)
 
-        claimed = await self.write(write)
-        if claimed is None:
-            return await self._nothing_due(work_id)
-        return {"work_id": work_id, "intent": agent_view(claimed), **await self._counted(work_id)}
+        return await self.write(write) or await self._nothing_due(work_id)
 
     async def complete(self, work_id: str, intent_id: str, outcome: Outcome, note: str | None) -> dict[str, Any]:
         """Record how a claimed intent ended; the same words again change nothing.
@@ -129,7 +127,7 @@ class Works:
             INTENT_NOT_EDITABLE, where it ended otherwise.
         """
 
-        def write(db: Database) -> Intent:
+        def write(db: Database) -> dict[str, Any]:
             work = self._mine(db, work_id)
             intent = self._claimed(db, work, intent_id)
             if intent.state == "claimed":
@@ -142,10 +140,9 @@ class Works:
                     f"The intent is {intent.state} already; nothing was changed.",
                     next_step="What was said stays said; go on with steer_claim_next.",
                 )
-            return _there(intents.one(db, intent.id))
+            return _told(db, work_id, intent.id)
 
-        ended = await self.write(write)
-        return {"work_id": work_id, "intent": agent_view(ended), **await self._counted(work_id)}
+        return await self.write(write)
 
     async def finish(self, work_id: str) -> dict[str, Any]:
         """End a work, unless the operator's input waits. Asked again for a closed one, it says so.
@@ -257,8 +254,8 @@ class Works:
 
     # --- steps of the above ---
 
-    async def _counted(self, work_id: str) -> dict[str, int]:
-        return (await self._store.read(lambda db: intents.counts(db, work_id)))._asdict()
+    async def _counts(self, work_id: str) -> dict[str, int]:
+        return await self._store.read(lambda db: _counted(db, work_id))
 
     def _seen_next(self, db: Database, work_id: str) -> Intent | None:
         work = self._mine(db, work_id)
@@ -280,7 +277,7 @@ class Works:
     async def _nothing_due(self, work_id: str) -> dict[str, Any]:
         known = await self._store.read(lambda db: intents.unfinished(db, work_id))
         claimed = [agent_view(intent) for intent in known if intent.state == "claimed"]
-        return {"work_id": work_id, **({"undone": claimed} if claimed else {}), **await self._counted(work_id)}
+        return {"work_id": work_id, **({"undone": claimed} if claimed else {}), **await self._counts(work_id)}
 
     def _mine(self, db: Database, work_id: str) -> Work:
         """Return the work if this daemon's agents may know of it. Raises: Refusal WORK_NOT_FOUND."""
@@ -334,7 +331,13 @@ def closed(work: Work) -> Refusal:
     return Refusal("WORK_CLOSED", f"The work is {work.state} and takes nothing new; nothing was done.", next_step=still)
 
 
-def _there(intent: Intent | None) -> Intent:
+def _counted(db: Database, work_id: str) -> dict[str, int]:
+    return intents.counts(db, work_id)._asdict()
+
+
+def _told(db: Database, work_id: str, intent_id: str) -> dict[str, Any]:
+    """Return what the agent is told of a step of an intent, read in its transaction: behind it, a read could fail."""
+    intent = intents.one(db, intent_id)
     if intent is None:
         raise LookupError("a row that was moved in this transaction is gone")
-    return intent
+    return {"work_id": work_id, "intent": agent_view(intent), **_counted(db, work_id)}

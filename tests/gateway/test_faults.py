@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog.testing
 import trio
+from sqlite_utils import Database
 
 from codespace import limits
 from codespace.drive import UNKNOWN, Step
@@ -485,3 +487,82 @@ async def test_a_stop_with_a_hanging_verb_ends_in_time_and_the_next_start_settle
                 await bench.restart()
         assert (await bench.call("operation_status", operation_key="k"))["status"] == "applied"
         assert tree(bench.root) == AFTER
+
+
+class Blind(Database):
+    """A reader that fails as long as one event is the last that is recorded."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        super().__init__(connection)
+        self.event: str | None = None
+
+    def execute(self, sql: str, parameters: object = None) -> sqlite3.Cursor:
+        if sql == "BEGIN":
+            (last,) = super().execute("SELECT event FROM events ORDER BY seq DESC LIMIT 1").fetchone()
+            if last == self.event:
+                raise sqlite3.OperationalError("disk I/O error")
+        return super().execute(sql, parameters)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def blinded(**options: Any) -> AsyncIterator[tuple[Bench, Callable[[str], AbstractContextManager[None]]]]:
+    """Yield a bench, and what makes its daemon read nothing from one event on."""
+    async with bench_with(Faults(), **options) as bench:
+        lane = bench.daemon.tools._ledger._store._reader  # type: ignore[attr-defined]
+        lane.db = reader = Blind(lane.db.conn)
+
+        @contextmanager
+        def behind(event: str) -> Iterator[None]:
+            reader.event = event
+            yield
+            reader.event = None
+
+        yield bench, behind
+
+
+@pytest.mark.parametrize("decision", ["grant", "deny"])
+async def test_a_decision_that_is_recorded_is_told_so_where_it_cannot_be_read_back(decision: str) -> None:
+    async with blinded(approvals="operator") as (bench, behind):
+        _, body = await answer(bench, patch=PATCH)
+        operator = bench.daemon.operator
+        recorded = {"grant": "grant_given", "deny": "grant_refused"}[decision]
+        with behind(recorded):
+            if decision == "grant":
+                told, _ = await operator.grant(body["approval_id"], by="console")
+            else:
+                told = await operator.deny(body["approval_id"], by="console")
+            with pytest.raises(Refusal, match="STORE_UNAVAILABLE"):
+                await operator.hold(body["approval_id"])
+        assert told == await operator.hold(body["approval_id"])
+
+
+async def test_a_hold_that_is_placed_and_one_that_ran_are_told_so_where_they_cannot_be_read_back() -> None:
+    async with blinded(approvals="confirm") as (bench, behind):
+        with behind("held"):
+            code, body = await answer(bench, patch=PATCH)
+        assert code == "APPROVAL_REQUIRED"
+        await bench.call("approval_resolve", approval_id=body["approval_id"], decision="grant")
+        with behind("request_ended"):
+            resumed = await bench.call("operation_resume", approval_id=body["approval_id"])
+        assert resumed["apply_patch"]["status"] == "applied"
+        assert tree(bench.root) == AFTER
+
+
+async def test_what_a_work_records_is_told_where_it_cannot_be_read_back() -> None:
+    async with blinded(options={"tools": ["work"]}) as (bench, behind):
+        with behind("opened"):
+            opened = await bench.call("work_open", title="build it")
+        work_id = opened["work_id"]
+        assert await bench.call("steer_status", work_id=work_id) == opened | {"state": "active"}
+        inbox = bench.daemon.inbox
+        drafted = await inbox.draft(
+            work_id=work_id, text="use tabs", kind="follow_up", delivery="after_current_work", supersedes=None
+        )
+        await inbox.queue(intent_id=drafted["intent_id"], revision=None)
+        with behind("taken"):
+            claimed = await bench.call("steer_claim_next", work_id=work_id)
+        assert (claimed["intent"]["text"], claimed["queued"], claimed["claimed"]) == ("use tabs", 0, 1)
+        intent_id = claimed["intent"]["intent_id"]
+        with behind("completed"):
+            ended = await bench.call("steer_complete", work_id=work_id, intent_id=intent_id, outcome="done")
+        assert (ended["intent"]["state"], ended["queued"], ended["claimed"]) == ("done", 0, 0)
