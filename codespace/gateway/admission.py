@@ -7,18 +7,22 @@ occupancy, minting, acting.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any, Final, Protocol
 
 from codespace.contract import Caller, Workspace
 from codespace.errors import Refusal
 from codespace.gateway import lasting
 from codespace.gateway.grants import Grants
 from codespace.gateway.hold import Hold
-from codespace.gateway.holds import Holds
+from codespace.gateway.holds import Holds, result_of
 from codespace.gateway.ledger import Ledger, Operation
 from codespace.gateway.registry import Registry
 from codespace.gateway.request import Fingerprints, Request, require_same
 from codespace.gateway.view import denied, held, visible_body
+
+_WITHOUT_END: Final = frozenset({"STORE_UNAVAILABLE", "OUTCOME_UNKNOWN"})
+# What a run told whose patch had no end in the ledger yet; it gets one.
 
 
 class Driver(Protocol):
@@ -112,7 +116,8 @@ class Admission:
         return await self._holds.run_once(hold, lambda: driver.perform(request, hold))
 
     async def result(self, hold: Hold, caller: Caller) -> Mapping[str, Any] | None:
-        """Return the result of a hold that ran, as its operation stands now; a refusal as it was stored."""
+        """Return the result of a hold that ran, as its operation stands now; a refusal of one that has its end as it was stored."""
+        hold = await self._settled(hold)
         if hold.result is None:
             return None
         if "refusal" in hold.result:
@@ -146,6 +151,7 @@ class Admission:
 
         Raises: the stored refusal.
         """
+        hold = await self._settled(hold)
         workspace = self._registry.find(hold.workspace_id)
         try:
             stored = self._holds.stored(hold)
@@ -156,6 +162,14 @@ class Admission:
             return stored
         request = Request(hold.tool, workspace, {"wait_seconds": 0.0}, hold.fingerprint, caller)
         return await self._drivers[hold.tool].replay(request, operation)
+
+    async def _settled(self, hold: Hold) -> Hold:
+        """Return a hold with the end that its patch has got since, where its run could not tell or record one."""
+        refused = (hold.result or {}).get("refusal", {}).get("code") in _WITHOUT_END
+        operation = await self._ledger.get(hold.operation_id) if refused and hold.operation_id is not None else None
+        if operation is None or operation.kind != "patch" or operation.finished_at is None:
+            return hold
+        return replace(hold, result=result_of(operation))
 
     async def _grant_in_advance(self, hold: Hold, workspace: Workspace) -> Hold:
         """Grant a hold in the name of what the operator granted before, where that covers it."""

@@ -290,7 +290,7 @@ class Holds:
         if operation is not None and operation.kind == "patch":
             if operation.finished_at is None:
                 return False
-            ending = self._consumed(self._motion(hold), hold, "request_ended", _result_of(operation))
+            ending = self._consumed(self._motion(hold), hold, "request_ended", result_of(operation))
         elif operation is None and hold.tool in _RECORDED_FIRST:
             nothing = Refusal(
                 "TIMEOUT",
@@ -468,7 +468,7 @@ def _as_it_is_shown(shown: Mapping[str, Any]) -> str:
     return json.dumps(dict(shown))
 
 
-def _result_of(operation: Operation) -> dict[str, Any]:
+def result_of(operation: Operation) -> dict[str, Any]:
     """Return the stored result of a resumed patch from its row."""
     if operation.state != "applied":
         return {"refusal": dict(operation.outcome or {})}

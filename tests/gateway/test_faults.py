@@ -489,6 +489,48 @@ async def test_a_stop_with_a_hanging_verb_ends_in_time_and_the_next_start_settle
         assert tree(bench.root) == AFTER
 
 
+async def held_and_unsettled(bench: Bench, code: str) -> tuple[str, dict[str, Any]]:
+    """Run a patch by its hold, have it answered with `code`, and settled; return hold and its status then."""
+    _, body = await answer(bench, patch=PATCH)
+    hold = body["approval_id"]
+    await bench.call("approval_resolve", approval_id=hold, decision="grant")
+    told, body = await answer(bench, "operation_resume", approval_id=hold)
+    assert told == code
+    await database(bench, writable=True)
+    await final(bench, body["operation_id"])
+    with trio.fail_after(60):
+        while (status := await bench.call("approval_status", approval_id=hold))["state"] != "consumed":
+            await trio.lowlevel.checkpoint()
+    return hold, status
+
+
+@pytest.mark.parametrize("code", ["STORE_UNAVAILABLE", "OUTCOME_UNKNOWN"])
+async def test_a_hold_tells_that_its_patch_is_applied_though_its_run_could_not(code: str) -> None:
+    faults = Faults()
+    async with bench_with(faults, approvals="confirm") as bench:
+        if code == "STORE_UNAVAILABLE":
+            faults.order("after", "verify", away(bench))
+        else:
+            faults.order("after", "install", crash)
+            faults.order("before", "settle", crash)
+        hold, status = await held_and_unsettled(bench, code)
+        assert status["result"]["ok"]["status"] == "applied"
+        resumed = (await bench.call("operation_resume", approval_id=hold))["apply_patch"]
+        assert (resumed["status"], resumed["replayed"], resumed["still_current"]) == ("applied", True, True)
+
+
+async def test_a_hold_tells_that_its_patch_was_taken_back_though_its_run_could_not() -> None:
+    faults = Faults()
+    async with bench_with(faults, approvals="confirm") as bench:
+        faults.order("before", "install", crash)
+        faults.order("before", "settle", crash)
+        hold, status = await held_and_unsettled(bench, "OUTCOME_UNKNOWN")
+        assert status["result"]["refusal"]["code"] == "PATCH_ROLLED_BACK"
+        code, body = await answer(bench, "operation_resume", approval_id=hold)
+        assert (code, body["approval_id"]) == ("PATCH_ROLLED_BACK", hold)
+        assert tree(bench.root) == OLD
+
+
 class Blind(Database):
     """A reader that fails as long as one event is the last that is recorded."""
 
