@@ -116,7 +116,7 @@ class Admission:
         return await self._holds.run_once(hold, lambda: driver.perform(request, hold))
 
     async def result(self, hold: Hold, caller: Caller) -> Mapping[str, Any] | None:
-        """Return the result of a hold that ran, as its operation stands now; a refusal of one that has its end as it was stored."""
+        """Return the result of a hold that ran, as its operation stands now; a refusal as it was stored."""
         hold = await self._settled(hold)
         if hold.result is None:
             return None
