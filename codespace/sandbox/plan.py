@@ -113,9 +113,10 @@ def make(
         raise _closed(workspace.root)
     outside = None if workspace.git == "unprotected" else git.common_directory(workspace.root)
     mounts = _mounts(workspace, root, inventory, submodules, links)
-    if len(mounts) > limits.SANDBOX_BINDS:
-        raise _too_many(workspace.root, mounts, inventory)
     open_to_commits, beside = _outside_mounts(workspace, outside)
+    size_bytes = sum(len(os.fsencode(mount.path)) for mount in (*mounts, *beside))
+    if len(mounts) > limits.SANDBOX_BINDS or size_bytes > limits.SANDBOX_BINDS_BYTES:
+        raise _too_many(workspace.root, mounts, inventory, size_bytes)
     readable = [path for path in workspace.readable_paths if not within(path, workspace.root)]
     return Plan(
         root=workspace.root,
@@ -320,16 +321,31 @@ def _closed(root: str) -> Refusal:
     )
 
 
-def _too_many(root: str, mounts: Sequence[Mount], inventory: Inventory) -> Refusal:
+def _too_many(root: str, mounts: Sequence[Mount], inventory: Inventory, size_bytes: int) -> Refusal:
     shown = [display(posixpath.relpath(mount.path, root), limit=200) for mount in mounts[:_SHOWN]]
+    counts = {
+        "git directories": len(inventory.git),
+        "sockets, FIFOs or devices": len(inventory.sockets),
+        "hidden": len(inventory.hidden_directories) + len(inventory.hidden_files),
+        "protected": len(inventory.protected),
+    }
+    kinds = ", ".join([*(f"{count} {kind}" for kind, count in counts.items() if count), "directories above them"])
     return Refusal(
         "SANDBOX_UNAVAILABLE",
-        f"{len(mounts)} places below the root would have to be protected one by one ({len(inventory.git)} git "
-        f"directories among them; the first: {', '.join(shown)}); at most {limits.SANDBOX_BINDS} can be. "
-        "Nothing was started.",
+        f"{len(mounts)} places below the root, with paths of {size_bytes:,} bytes, would have to be protected one by "
+        f"one ({kinds}; the first: {', '.join(shown)}); at most {limits.SANDBOX_BINDS} "
+        f"places and {limits.SANDBOX_BINDS_BYTES:,} bytes can be. Nothing was started.",
         next_step="Ask the operator to remove what is not wanted (to list git directories: "
-        "`find . -mindepth 2 -name .git -prune`), or to register a smaller directory. Patches and reads go on working.",
-        details={"mounts": len(mounts), "git_directories": len(inventory.git), "limit": limits.SANDBOX_BINDS},
+        "`find . -mindepth 2 -name .git -prune`; sockets, FIFOs and devices: `find . ! -type f ! -type d ! -type l`), "
+        "or to register a smaller directory. Patches and reads go on working.",
+        details={
+            "mounts": len(mounts),
+            "bytes": size_bytes,
+            "git_directories": len(inventory.git),
+            "special_files": len(inventory.sockets),
+            "limit": limits.SANDBOX_BINDS,
+            "limit_bytes": limits.SANDBOX_BINDS_BYTES,
+        },
     )
 
 

@@ -430,6 +430,26 @@ def test_too_many_git_directories_are_refused_by_name_and_leave_the_workspace_al
     assert cage.sh("echo alive").out == "alive\n"
 
 
+@pytest.mark.parametrize(("kind", "named"), [("git", "130 git directories"), ("fifo", "130 sockets, FIFOs or devices")])
+def test_few_places_with_long_names_are_refused_by_what_they_are_before_no_program_can_be_told_of_them(
+    cage: Cage, kind: str, named: str
+) -> None:
+    digging = """
+        use POSIX; my $down = sub { my $n = "d" x 250; mkdir $n; chdir $n or die };
+        $down->() for 1 .. 9;
+        for my $at (0 .. 129) {
+            if ("KIND" eq "fifo") { POSIX::mkfifo("f$at", 0600) or die } else { open F, ">", ".git" . "." x $at or die }
+        }
+    """
+    assert cage.perl(digging.replace("KIND", kind)).code == 0
+    with pytest.raises(Refusal, match=named) as caught:
+        cage.sh("true")
+    assert f"{limits.SANDBOX_BINDS_BYTES:,} bytes" in caught.value.message
+    assert "FIFOs" in caught.value.next_step
+    assert cage.plainly(["/bin/sh", "-c", "rm -rf d*"]).code == 0
+    assert cage.sh("echo alive").out == "alive\n"
+
+
 @pytest.mark.parametrize("settings", [{}, {"git": "commit"}, {"hidden_paths": ("secret", "hidden/")}])
 def test_what_is_too_deep_to_be_named_leaves_the_workspace_alive_and_is_protected(
     cage: Cage, settings: dict[str, object]
