@@ -79,7 +79,9 @@ def state(settings: Settings) -> Iterator[Finding]:
             f"{settings.state_dir} can be read by others (mode {mode:04o})",
             f"chmod 700 {shlex.quote(settings.state_dir)}",
         )
-    blocked = _in_the_way(settings)
+    trouble = _write_trouble(settings.state_dir)
+    is_read_only = trouble is not None and trouble.errno == errno.EROFS  # then nothing in it is in the way of anything
+    blocked = [] if is_read_only else _in_the_way(settings)
     for path in blocked:
         yield Finding(
             "fail",
@@ -88,18 +90,17 @@ def state(settings: Settings) -> Iterator[Finding]:
             f"Stop every daemon, and move it away; or, where another account made it: chown -R {os.geteuid()} "
             f"{shlex.quote(path)}",
         )
-    try:
-        _write_something(settings.state_dir)
-    except OSError as error:
+    if trouble is not None:
         yield Finding(
             "fail",
             subject,
-            f"{settings.state_dir} takes no new file ({error.strerror}): no daemon starts there",
-            "Make room on its disk, or let this account write there.",
+            f"{settings.state_dir} takes no new file ({trouble.strerror}): no daemon starts there",
+            "Have its disk mounted so that it can be written, or set CODESPACE_STATE_DIR to another directory."
+            if is_read_only
+            else "Make room on its disk, or let this account write there.",
         )
-    else:
-        if not mode & 0o077 and not blocked:
-            yield Finding("pass", subject, f"{settings.state_dir}, mode {mode:04o}")
+    elif not mode & 0o077 and not blocked:
+        yield Finding("pass", subject, f"{settings.state_dir}, mode {mode:04o}")
 
 
 def _in_the_way(settings: Settings) -> list[str]:
@@ -117,13 +118,17 @@ def _can_be(folder: str) -> bool:
     return not os.path.lexists(folder) or (os.path.isdir(folder) and os.access(folder, os.R_OK | os.W_OK | os.X_OK))
 
 
-def _write_something(directory: str) -> None:
+def _write_trouble(directory: str) -> OSError | None:
     from codespace.sandbox.probefolder import open_folder
 
-    with open_folder(_PREFIX, directory) as folder, open(os.path.join(folder, "file"), "wb") as file:
-        file.write(bytes(_WRITTEN_BYTES))
-        file.flush()
-        os.fsync(file.fileno())  # where some filesystems first look for room
+    try:
+        with open_folder(_PREFIX, directory) as folder, open(os.path.join(folder, "file"), "wb") as file:
+            file.write(bytes(_WRITTEN_BYTES))
+            file.flush()
+            os.fsync(file.fileno())  # where some filesystems first look for room
+    except OSError as error:
+        return error
+    return None
 
 
 def database(settings: Settings) -> Iterator[Finding]:

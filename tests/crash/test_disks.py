@@ -83,6 +83,7 @@ def test_a_sound_database_on_such_a_disk_is_told_as_that_and_not_as_one_to_be_re
         assert f"{said} {found['state']}/operations.sqlite was not opened." in found[command], found[command]
         assert remedy in found[command]
     assert "restore the file from a backup" not in found["doctor"]
+    assert "move it away" not in found["doctor"]
 
 
 def test_a_disk_without_inodes_refuses_a_patch_before_anything_is_written(tmp_path: Path) -> None:
