@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Sequence
 from typing import Any, Final
 
-from codespace import cli
+from codespace import cli, limits
 from codespace.cli import configured, tomltext, userfile
 from codespace.cli.survey import Survey, look
 from codespace.display import display
@@ -186,8 +186,23 @@ def _report(found: Survey, directory: str) -> None:
     print(f"  git        {'yes; patches to git directories are refused' if found.git else 'no repository at its top'}")
     for pattern, example in zip(found.hidden, found.examples, strict=True):
         print(f"  hidden     {display(pattern)}  (for example {display(example)})")
+    if found.committed:
+        _say_committed(found.committed, directory)
     if not found.complete:
         print("  note       The directory is large; only its nearest part was looked at. Check hidden_paths yourself.")
+
+
+def _say_committed(files: Sequence[str], directory: str) -> None:
+    """Name the way to let commands use git although files of the repository are hidden from them."""
+    shown, left = files[: limits.INIT_PATTERNS], len(files[limits.INIT_PATTERNS :])
+    command = ["git", "-C", directory, "update-index", "--skip-worktree", "--", *shown]
+    print(
+        "  note       Some hidden files are committed: `git diff` and `git add` of commands fail on them. Git passes them"
+    )
+    print("             by, also where you change them, after (`--no-skip-worktree` takes it back):")
+    print(f"             {display(shlex.join(command))}")
+    if left:
+        print(f"             and so for {left} more")
 
 
 def _offer(found: Survey, directory: str) -> None:

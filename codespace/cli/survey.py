@@ -1,6 +1,6 @@
 """What `init` finds in a directory: toolchains, git, and files that look like secrets.
 
-It looks at names, and into one kind of file (`.npmrc`, which is a secret only if a token is in it).
+It looks at names, and into two kinds of files: `.npmrc`, which is a secret only if a token is in it, and git's index.
 It follows no link, opens nothing that is not a regular file, and looks at a bounded number of entries.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -67,6 +67,8 @@ class Survey:
     hidden: tuple[str, ...]
     examples: tuple[str, ...]
     """One path for each pattern, relative to the directory."""
+    committed: tuple[str, ...]
+    """Files that are hidden and that git looks at: in its index, and not marked to be passed by."""
     complete: bool
 
 
@@ -78,11 +80,13 @@ def look(directory: str) -> Survey:
     names = frozenset(os.listdir(directory))
     chains = dict.fromkeys(chain for name, chain in _TOOLCHAINS.items() if name in names)
     found: dict[str, str] = {}
+    files = list[str]()
     seen = 0
     for seen, (path, name, is_directory) in enumerate(_entries(directory), start=1):
         pattern = _secret(os.path.join(directory, path), name, is_directory)
         if pattern is not None:
             found.setdefault(pattern, path)
+            files += [] if is_directory else [path]
         if seen >= limits.INIT_ENTRIES:
             break
     found = _grouped(found)
@@ -91,8 +95,20 @@ def look(directory: str) -> Survey:
         git=".git" in names,
         hidden=tuple(found),
         examples=tuple(found.values()),
+        committed=_committed(directory, files),
         complete=seen < limits.INIT_ENTRIES,
     )
+
+
+def _committed(directory: str, files: Sequence[str]) -> tuple[str, ...]:
+    """Return those of the files that git's index names, unless it shortens names (version 4).
+
+    Source: gitformat-index(5); in front of a name stands its length, with bits for what git passes by and for conflicts.
+    """
+    git = os.path.join(directory, ".git")
+    index = b"" if not files or os.path.islink(git) else _start(os.path.join(git, "index"), limits.SANDBOX_INDEX_BYTES)
+    names = [(path, os.fsencode(path)) for path in files]
+    return tuple(path for path, name in names if min(len(name), 0xFFF).to_bytes(2, "big") + name + b"\0" in index)
 
 
 def _grouped(found: dict[str, str]) -> dict[str, str]:
@@ -151,9 +167,14 @@ def _literal(shown: str, pattern: str) -> str:
 
 
 def _holds_npm_token(path: str) -> bool:
+    return bool(_NPM_TOKEN.search(_start(path, _NPMRC_BYTES)))
+
+
+def _start(path: str, most_bytes: int) -> bytes:
+    """Return what a regular file begins with; nothing where it is none, or cannot be opened."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return False
+        return b""
     with open(descriptor, "rb") as file:
-        return stat.S_ISREG(os.fstat(descriptor).st_mode) and bool(_NPM_TOKEN.search(file.read(_NPMRC_BYTES)))
+        return file.read(most_bytes) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""

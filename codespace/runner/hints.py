@@ -42,6 +42,9 @@ _RULING: Final = re.compile(
     re.IGNORECASE,
 )
 _NOBODY: Final = re.compile(rb"^(?:(?:Author|Committer) identity unknown|\*\*\* Please tell me who you are\.)$")
+_NO_FILE: Final = re.compile(
+    rb"^(?:fatal: cannot hash |error: [^\n]+: (?:unsupported file type|can only add regular files, symbolic links))"
+)
 _UNWRITABLE: Final = re.compile(
     rb"read-only file system|device or resource busy|(?-i:\b(?:EROFS|EBUSY)\b)", re.IGNORECASE
 )
@@ -89,7 +92,8 @@ LOOPBACK: Final = (
     "command or of the host is not reached. Start it and what asks it in one command (`sh -c`)."
 )
 GIT: Final = (
-    "`.git` is read-only for commands here (status, log and diff work; add, commit and checkout do not). "
+    "`.git` is read-only for commands here (add, commit and checkout do not work; log, status and diff do, but for "
+    "committed files that are hidden). "
     "Apply changes with apply_patch and leave committing to the operator, who may set `git` to `commit`."
 )
 NOT_COMMITTING: Final = (
@@ -102,6 +106,11 @@ STAYS: Final = (
     "Commands may commit here, but what decides which programs git runs stays read-only (configuration, hooks, the "
     "repositories of submodules). Leave such a change to the operator: only their setting `git: unprotected` lets "
     "commands make it."
+)
+HIDDEN: Final = (
+    "It seems that git tried to read a committed file that is hidden from commands here (the operator's "
+    "`hidden_paths`): it stands in status as modified. Leave it out (`git diff -- . ':!PATH'`, and so with add and "
+    "commit). Git passes it by once the operator has run `git update-index --skip-worktree PATH`."
 )
 IDENTITY: Final = (
     "Git does not know who commits: HOME is empty here and gone after the run, also what `git config --global` writes "
@@ -179,6 +188,8 @@ def look(
     if b"not found" in tail or b"No such file" in tail:
         hints += dict.fromkeys(filter(None, map(_missing, lines)))
     hints += [told for told, named, said in _KINDS if any(named.search(line) and said.search(line) for line in lines)]
+    if any(map(_NO_FILE.search, lines)):
+        hints.append(HIDDEN)
     if git != "read_only" and any(map(_NOBODY.search, lines)):
         hints.append(IDENTITY)
     unwritable = list(filter(_UNWRITABLE.search, lines))

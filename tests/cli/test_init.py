@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import stat
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -234,6 +235,22 @@ def test_what_is_in_the_directory_is_found(desk: Desk) -> None:
     assert set(load(os.environ).workspaces["project"].hidden_paths) == set(found.hidden)
     assert "toolchain  Python" in said.out
     assert "deploy/keys/server.pem" in said.out
+
+
+def test_hidden_files_that_are_committed_are_named_with_the_command_by_which_git_passes_them_by(desk: Desk) -> None:
+    for name in ("tests/a b.pem", "tests/new.pem", "x.key", "code.py"):
+        (desk.project / name).parent.mkdir(exist_ok=True)
+        (desk.project / name).touch()
+    git = ["git", "-C", str(desk.project)]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "add", "tests/a b.pem", "x.key", "code.py"], check=True)
+    assert set(look(str(desk.project)).committed) == {"tests/a b.pem", "x.key"}
+    said = desk.codespace("init", desk.project)
+    (command,) = (line for line in said.out.splitlines() if "update-index" in line)
+    subprocess.run(shlex.split(command), check=True)
+    assert look(str(desk.project)).committed == ()
+    said = desk.codespace("init", desk.project, "--force")
+    assert "update-index" not in said.out
 
 
 def test_an_npmrc_without_a_token_is_no_secret(desk: Desk) -> None:

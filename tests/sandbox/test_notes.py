@@ -136,6 +136,24 @@ async def test_a_command_that_only_asked_the_network_for_news_is_told_nothing_of
     assert (await run(bench, "perl", "-e", program))["notes"] == []
 
 
+@pytest.mark.parametrize("words", ["diff", "add -A", "commit -qam second", "stash"])
+async def test_a_committed_file_that_is_hidden_is_told_to_be_what_git_fails_on(words: str) -> None:
+    async with open_bench(workspace={"git": "commit", "hidden_paths": ["**/*.pem"]}) as bench:
+        own = [*OWN_GIT, "-C", str(bench.root)]
+        (bench.root / "a.pem").write_text("key\n")
+        (bench.root / "file").write_text("text\n")
+        for first in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"]):
+            await trio.run_process([*own, *first])
+        (bench.root / "file").write_text("changed\n")
+        ran = await run(bench, *OWN_GIT, *words.split())
+        assert (ran["exit_code"] != 0, ran["notes"]) == (True, [hints.HIDDEN]), ran
+        ran = await run(bench, *OWN_GIT, "diff", "--", ".", ":!a.pem")
+        assert (ran["exit_code"], ran["notes"]) == (0, []), ran
+        await trio.run_process([*own, "update-index", "--skip-worktree", "a.pem"])
+        ran = await run(bench, *OWN_GIT, "add", "-A")
+        assert (ran["exit_code"], ran["notes"]) == (0, []), ran
+
+
 async def test_a_commit_of_nobody_is_told_how_git_is_told_who_commits() -> None:
     async with open_bench(workspace={"git": "commit"}) as bench:
         await trio.run_process(["git", "init", "-q", str(bench.root)])
