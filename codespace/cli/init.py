@@ -196,10 +196,8 @@ def _say_committed(files: Sequence[str], directory: str) -> None:
     """Name the way to let commands use git although files of the repository are hidden from them."""
     shown, left = files[: limits.INIT_PATTERNS], len(files[limits.INIT_PATTERNS :])
     command = ["git", "-C", directory, "update-index", "--skip-worktree", "--", *shown]
-    print(
-        "  note       Some hidden files are committed: `git diff` and `git add` of commands fail on them. Git passes them"
-    )
-    print("             by, also where you change them, after (`--no-skip-worktree` takes it back):")
+    print("  note       Some hidden files are committed: `git diff` and `git add` of commands fail on them. Git passes")
+    print("             them by, also where you change them, after (`--no-skip-worktree` takes it back):")
     print(f"             {display(shlex.join(command))}")
     if left:
         print(f"             and so for {left} more")

@@ -103,7 +103,7 @@ def look(directory: str) -> Survey:
 def _committed(directory: str, files: Sequence[str]) -> tuple[str, ...]:
     """Return those of the files that git's index names, unless it shortens names (version 4).
 
-    Source: gitformat-index(5); in front of a name stands its length, with bits for what git passes by and for conflicts.
+    Source: gitformat-index(5); in front of a name stands its length, with bits for what git passes by and conflicts.
     """
     git = os.path.join(directory, ".git")
     index = b"" if not files or os.path.islink(git) else _start(os.path.join(git, "index"), limits.SANDBOX_INDEX_BYTES)
