@@ -247,12 +247,12 @@ class Elsewhere:
         return replace(state, notes=(*timed, *notes))
 
     async def _was_stopped(self, operation: Operation) -> bool:
-        """Return whether the daemon that ran it said its own end right after it had ended it."""
+        """Return whether the daemon that ran it said its own end at that time too."""
         record = operation.outcome or {}
         if record.get("termination") != "terminated" or "ended_at" not in record:
             return False
         stopped = await self._instances.ended_at(operation.instance_id)
-        return stopped is not None and 0 <= stopped - record["ended_at"] <= limits.STOP_SECONDS
+        return stopped is not None and abs(stopped - record["ended_at"]) <= limits.STOP_SECONDS
 
     def _described(self, operation: Operation, state: ProcessState) -> dict[str, Any]:
         workspace = self._registry.of_root(operation.root)

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import signal
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -57,6 +58,7 @@ class Process:
         self.output = Output(spool=spool)
         self.stdin: Stdin | None = pipes.take_stdin(request)
         self.started_at = wall_clock()
+        self._begun = time.clock_gettime(time.CLOCK_BOOTTIME)
         self.ended = trio.Event()
         """Set once nothing of the tree is left and the output is complete."""
         self.ended_time = 0.0
@@ -66,7 +68,6 @@ class Process:
         self._request = request
         self._monitor = monitor
         self._pipes = pipes
-        self._wall_clock = wall_clock
         self._held = held
         self._boxed = boxed
         self._way_out = way_out
@@ -282,7 +283,7 @@ class Process:
             self._code = code if self._boxed is None else self._boxed.exit_code(code)
             if not event["asked"]:
                 self._reason = None  # it ended by itself before it could hear of the request
-            self._ended_at = self._wall_clock()
+            self._ended_at = self._now()
 
     async def _pump(self, stream: Stream) -> None:
         descriptor = self._pipes.outputs[stream]
@@ -338,9 +339,13 @@ class Process:
         self._pipes.close()
         self._held.cage.close()  # where it was not looked at: a few system calls on a filesystem in memory
         if self._ended_at is None:
-            self._ended_at = self._wall_clock()
+            self._ended_at = self._now()
         self.ended_time = trio.current_time()
         self.ended.set()
+
+    def _now(self) -> float:
+        """Return the time of day by a clock that nobody sets and no suspend stops: what is set is read at the start."""
+        return self.started_at + time.clock_gettime(time.CLOCK_BOOTTIME) - self._begun
 
     def resize(self, rows: int, cols: int) -> None:
         """Give its terminal another size. Raises: Refusal INVALID_ARGUMENT, PROCESS_EXITED."""

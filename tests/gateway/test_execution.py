@@ -291,6 +291,14 @@ async def test_the_callers_time_limit_is_bounded_by_the_operators() -> None:
         assert (ended["state"], ended["termination"]) == ("exited", "timeout")
 
 
+async def test_a_wall_clock_that_is_set_back_does_not_shorten_what_a_command_took() -> None:
+    async with open_bench() as bench:
+        runs = await start(bench, "sleep", "0.3", wait_seconds=0)
+        bench.clock.advance(-3600)
+        ended = await bench.call("read_process", process_id=runs["process_id"], wait_seconds=30)
+        assert 0.2 < ended["ended_at"] - ended["started_at"] < 60
+
+
 async def test_a_command_is_told_its_time_limit_while_it_runs_and_how_to_have_a_longer_one() -> None:
     most = "10 s, the operator's `max_timeout_seconds`."
     async with open_bench(occupancy="shared", workspace={"timeout_seconds": 5, "max_timeout_seconds": 10}) as bench:
