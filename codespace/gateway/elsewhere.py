@@ -47,7 +47,7 @@ class Elsewhere:
         instances: Instances,
         registry: Registry,
         stops: Stops,
-        settle: Callable[[Operation], Awaitable[bool]],
+        settle: Callable[[Operation], Awaitable[bool | None]],
         wall_clock: Callable[[], float],
         retention_seconds: float,
     ) -> None:

@@ -80,7 +80,8 @@ class Recovery:
     async def watch(self) -> None:
         """Settle what other daemons leave that die while this one lives, until cancelled.
 
-        Each is tried once; what cannot be settled then waits for who enters its root, or for the next start.
+        Each is tried once, or until the database takes it; what cannot be settled then waits for who enters its root,
+        or for the next start.
         """
         while True:
             await trio.sleep(limits.NEIGHBOURS_SECONDS)
@@ -98,7 +99,7 @@ class Recovery:
         swept = await self._tidy(instance.state_dir, instance.id)
         if settled and (swept or instance.state_dir == self._instances.own.state_dir):  # which every start sweeps
             await self._instances.bury(instance)
-        else:
+        elif settled is not None:
             self._tried.add(instance.id)
 
     async def mint(self, operation: Operation, also_move: Sequence[Step]) -> None:
@@ -171,7 +172,7 @@ class Recovery:
     async def _settle_own(self) -> bool:
         try:
             await self._ledger.wait_written()  # a row whose commit hung is seen once it is there, or is never there
-            return await self._settle(self._instances.own.id, self.under_way)
+            return bool(await self._settle(self._instances.own.id, self.under_way))
         except Refusal as refusal:
             log.warning("leftovers could not be looked for yet", code=refusal.code)
         except Exception:  # in the daemon's own nursery: a fault here must not end the daemon
@@ -188,13 +189,14 @@ class Recovery:
 
     async def _settle(
         self, instance_id: str, under_way: Callable[[], frozenset[str]], state_dir: str | None = None
-    ) -> bool:
-        """Return whether nothing of the instance is left to be settled."""
+    ) -> bool | None:
+        """Return whether nothing of the instance is left to be settled; None where the database kept it from that."""
         before = under_way()  # and after: what begins or ends while the rows are read is no leftover
         unfinished = await self._ledger.unfinished([instance_id])
         driven = before | under_way()
         settled = [await self._settlement.settle(each, state_dir) for each in unfinished if each.id not in driven]
-        return await self._holds.settle(instance_id, self._ledger) and all(settled)
+        held = await self._holds.settle(instance_id, self._ledger)
+        return None if None in settled else held and all(settled)
 
 
 def _is_to_be_settled(operation: Operation, passing: Refusal) -> Refusal:

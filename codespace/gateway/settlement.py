@@ -58,8 +58,8 @@ class Settlement:
 
     async def settle(
         self, operation: Operation, state_dir: str | None = None, *, entered: bool = False, forced: bool = False
-    ) -> bool:
-        """Return whether the operation has a final state now.
+    ) -> bool | None:
+        """Return whether the operation has a final state now; None where the database did not take it just now.
 
         Args:
             state_dir: Of the daemon that began it; None for this one.
@@ -84,6 +84,7 @@ class Settlement:
             )
             if forced or (entered and refusal.retryable):
                 raise
+            return None if refusal.code == "STORE_UNAVAILABLE" else False
         except Exception:
             log.exception("settling an operation failed", operation_id=operation.id)
         return False

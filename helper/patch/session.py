@@ -159,13 +159,17 @@ class Session:
         return report(rescued=work.journal.rescued(), refusal=done.refusal)
 
     def _restore(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        work = self._work(request["operation"])
+        operation = request["operation"]
+        work = self._work(operation)
         if work is None:
             return report()  # no journal: nothing was ever written
-        if work.journal.marked("finishing"):
-            raise Refusal("FILE_OPERATION_FAILED", "The patch was verified and finished, so it is not taken back.")
-        self.patience.persist(partial(require_mounts, self.whole, work.manifest))
-        _, found = settling.take_back(self.whole, work.manifest, work.journal, self.patience)
+        try:
+            if work.journal.marked("finishing"):
+                raise Refusal("FILE_OPERATION_FAILED", "The patch was verified and finished, so it is not taken back.")
+            self.patience.persist(partial(require_mounts, self.whole, work.manifest))
+            _, found = settling.take_back(self.whole, work.manifest, work.journal, self.patience)
+        finally:
+            self._let_go(operation)
         return found
 
     def _finish(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -193,14 +197,13 @@ class Session:
             return {"outcome": "rejected", "report": report(), "after": {}}
         try:
             outcome, found = settling.settle(self.whole, work.manifest, work.journal, self.patience)
-        except BaseException:
+            after = {} if work.journal.marked("finishing") else _after(work.manifest)
+        finally:
             self._let_go(operation)
-            raise
-        after = {} if work.journal.marked("finishing") else _after(work.manifest)
         return {"outcome": outcome, "report": found, "after": after}
 
     def _let_go(self, operation: str) -> None:
-        """Give up the journal's lock: the operator may decide of what cannot be done now."""
+        """Give up the journal's lock: the operator may decide of what cannot be done, or recorded, now."""
         self.works.pop(operation).journal.close()
 
     def _work(self, operation: str) -> Work | None:

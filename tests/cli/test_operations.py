@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -15,7 +16,9 @@ import pytest
 import trio
 
 from codespace import limits
+from codespace.drive import Step
 from codespace.errors import Refusal
+from codespace.gateway.ledger import Ledger
 from codespace.gateway.records import open_records
 from codespace.runner.patch.patcher import Patcher
 from codespace.testing import Bench, open_bench
@@ -247,6 +250,27 @@ async def test_a_patch_is_not_accepted_while_a_daemon_puts_it_back(tmp_path: Pat
         assert [(each.returncode, "WORKSPACE_BUSY" in each.stderr) for each in refused] == [(2, True)]
         status = await bench.call("operation_status", operation_id=left)
         assert (status["status"], status["outcome"]["code"]) == ("failed_rolled_back", "PATCH_ROLLED_BACK")
+
+
+@pytest.mark.parametrize(("words", "ends_as"), [((), "failed_rolled_back"), (("--accept",), "failed_partial")])
+@pytest.mark.parametrize("verbs", [1, 2])
+async def test_a_patch_whose_end_a_start_could_not_record_can_be_settled_while_that_daemon_runs(
+    verbs: int, words: tuple[str, ...], ends_as: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(self: Ledger, steps: Sequence[Step]) -> None:
+        raise Refusal("STORE_UNAVAILABLE", "The disk is full.", details={"outcome": "nothing"})
+
+    async with open_bench(files=FILES) as bench:
+        left = await cut_off(bench, tmp_path, verbs=verbs, state="applying", created_at=bench.clock())
+        if verbs == 2:  # not as it left them, so that all is put back
+            (bench.root / "b").unlink()
+            ends_as = "failed_partial"
+        with monkeypatch.context() as patched:
+            patched.setattr(Ledger, "apply", away)
+            await bench.restart()
+        assert await status_of(bench, left) == "applying"
+        settled = await codespace(bench, "settle", *words, left)
+        assert (settled.stderr, settled.stdout) == ("", f"{left}: {ends_as}\n")
 
 
 async def test_behind_half_a_patch_that_was_accepted_what_lay_beside_its_files_is_thrown_away(tmp_path: Path) -> None:

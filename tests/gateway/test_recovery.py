@@ -6,7 +6,7 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,11 @@ import structlog.testing
 import trio
 
 from codespace import limits
+from codespace.drive import Step
 from codespace.errors import Refusal
 from codespace.gateway import audit
 from codespace.gateway.database import connect
+from codespace.gateway.ledger import Ledger
 from codespace.testing import Bench, open_bench
 from codespace.testing.site import tree
 
@@ -213,6 +215,26 @@ async def test_what_a_dead_neighbour_left_and_cannot_be_settled_is_tried_once(
         assert not ended(bench, "inst-patch-applying")
         waits = [entry for entry in log if entry["event"] == "a patch waits for its root to be registered again"]
         assert len(waits) == 1
+
+
+async def test_what_a_dead_neighbour_left_is_tried_again_where_the_database_did_not_take_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    apply, away = Ledger.apply, [Refusal("STORE_UNAVAILABLE", "It is full.", details={"outcome": "nothing"})]
+
+    async def full_once(self: Ledger, steps: Sequence[Step]) -> None:
+        if away:
+            raise away.pop()
+        await apply(self, steps)
+
+    monkeypatch.setattr(limits, "NEIGHBOURS_SECONDS", 0.02)
+    async with open_bench() as bench:
+        monkeypatch.setattr(Ledger, "apply", full_once)
+        operation_id = leave_behind(bench, "exec", "running")
+        with trio.fail_after(30):
+            while not ended(bench, "inst-exec-running"):
+                await trio.lowlevel.checkpoint()
+        assert (away, recorded(bench, operation_id)) == ([], "lost")
 
 
 def ended(bench: Bench, instance_id: str) -> bool:
