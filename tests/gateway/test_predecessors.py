@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import shutil
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,7 @@ from codespace import ids, limits
 from codespace.contract import Workspace
 from codespace.errors import Refusal
 from codespace.runner.patch.patcher import Patcher
-from codespace.testing import Bench, open_bench
+from codespace.testing import Bench, open_bench, processes
 from codespace.testing.faulty import Faults, crash
 from codespace.testing.site import put_files, tree
 from tests.gateway.test_recovery import recorded
@@ -219,6 +221,24 @@ async def test_one_whose_state_directory_was_moved_away_is_settled_once_it_is_ba
         await bench.restart()
         assert await status_of(bench, left) == "failed_rolled_back"
         assert staged(bench.root) == []
+
+
+@pytest.mark.parametrize("journal", ["gone", "refused"])
+async def test_no_helper_stays_for_the_journals_of_a_dead_daemon_of_which_none_could_be_settled(
+    journal: str, tmp_path: Path
+) -> None:
+    async with open_bench(files=FILES) as bench:
+        left = await cut_off(bench, tmp_path, verbs=1, state="applying", created_at=bench.clock())
+        kept = tmp_path / "journal" / left
+        if journal == "gone":
+            shutil.rmtree(kept)
+        else:
+            manifest = json.loads((kept / "manifest.json").read_text())
+            (kept / "manifest.json").write_text(json.dumps(manifest | {"mounts": {".": "away"}}))
+        await bench.restart()
+        assert await status_of(bench, left) == "unknown"
+        children = [processes.command_line(pid) for pid in processes.descendants(os.getpid())]
+        assert [line for line in children if "helper.patch" in line] == []
 
 
 async def test_the_patch_of_a_daemon_that_lives_is_never_settled_by_another(tmp_path: Path) -> None:

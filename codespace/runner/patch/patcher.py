@@ -224,8 +224,7 @@ class Patcher:
         if not await _has_journals(state_dir):
             return PatchReport(clean=True)
         report: PatchReport = await self._call(workspace, "finish", operation_id, state_dir=state_dir)
-        if state_dir not in (None, self._state_dir):
-            await self._dismiss(self._seat(workspace, state_dir))
+        await self._dismiss(workspace, state_dir)
         return report
 
     async def settle(
@@ -242,10 +241,14 @@ class Patcher:
         """
         if not await _has_journals(state_dir):
             return None
-        settled: tuple[str, PatchReport, dict[str, str]] | None = await self._call(
-            workspace, "settle", operation_id, state_dir=state_dir
-        )
+        settled: tuple[str, PatchReport, dict[str, str]] | None
+        try:
+            settled = await self._call(workspace, "settle", operation_id, state_dir=state_dir)
+        except Refusal:
+            await self._dismiss(workspace, state_dir)
+            raise
         if settled is None:
+            await self._dismiss(workspace, state_dir)  # nobody asks for `finish`
             return None
         outcome, report, after = settled
         if outcome != "applied":
@@ -346,8 +349,10 @@ class Patcher:
         finally:
             seat.lock.release()
 
-    async def _dismiss(self, seat: _Seat) -> None:
-        """End a helper for the journals of another daemon, which is of no more use."""
+    async def _dismiss(self, workspace: Workspace, state_dir: str | None) -> None:
+        """End a helper for the journals of another daemon, which is of no more use; this one's own stays."""
+        if (seat := self._seat(workspace, state_dir)).folder == self._folder:
+            return
         async with seat.lock:
             if seat.channel is not None:
                 await seat.channel.close()
