@@ -13,6 +13,7 @@ import pytest
 
 from codespace.errors import Refusal
 from codespace.testing import Bench, open_bench
+from codespace.testing.faulty import Faults
 
 PATCH = """*** Begin Patch
 *** Update File: a
@@ -244,6 +245,34 @@ async def test_another_daemon_with_another_state_directory_undoes_it_too() -> No
             await second.restart()
             undone = await second.call("operation_undo", operation_id=applied["operation_id"])
             assert undone["status"] == "applied"
+            assert look(bench.root) == before
+
+
+@pytest.mark.parametrize("verb", ["plan", "stage"])
+async def test_a_look_at_an_undo_of_another_daemons_patch_leaves_what_is_planned_or_staged_its_helper(
+    verb: str,
+) -> None:
+    faults = Faults()
+    async with open_bench(files=FILES) as bench:
+        before = look(bench.root)
+        undo = {"operation_id": (await bench.call("apply_patch", patch=PATCH))["operation_id"]}
+        environ = {"CODESPACE_OPERATIONS_DB": bench.daemon.settings.database}
+        async with open_bench(environ=environ, options={"tools": ["approvals"]}, runner=faults.open_runner) as second:
+            second.site.add_workspace("main", root=bench.root)
+            await second.restart()
+            holds = []
+
+            async def hold() -> None:
+                holds.append(await second.call("approval_create", tool="operation_undo", arguments=undo))
+
+            faults.order("after", verb, hold)
+            add = await second.call("apply_patch", patch="*** Begin Patch\n*** Add File: next\n+x\n*** End Patch")
+            assert add["status"] == "applied"
+            approval_id = holds[0]["approval_id"]
+            await second.call("approval_resolve", approval_id=approval_id, decision="grant")
+            undone = await second.call("operation_resume", approval_id=approval_id)
+            assert undone["operation_undo"]["status"] == "applied"
+            (bench.root / "next").unlink()
             assert look(bench.root) == before
 
 

@@ -1,4 +1,4 @@
-"""The patch transaction's verbs, carried out by one helper process for each workspace.
+"""The patch transaction's verbs, carried out by one helper process for each workspace (and state directory).
 
 The runner keeps no bytes of a patch: it sends the text, hears hashes, and looks at the disk itself
 before anyone may say `applied`. A helper that dies, hangs or speaks nonsense is replaced; what that
@@ -65,10 +65,8 @@ class _Seat:
     folder: str
     lock: trio.Lock = field(default_factory=trio.Lock)
     channel: Channel | None = None
-    readable: tuple[str, ...] = ()
-    """Folders with journals of other daemons that the helper may read."""
-    wanted: tuple[str, ...] = ()
-    """Those that it is to have once it is replaced."""
+    readable: str = ""
+    """A folder with journals of another daemon that the helper may read."""
     atomic: bool | None = None
     """Whether every filesystem that was patched exchanges names in one step; None before the first patch."""
 
@@ -91,7 +89,8 @@ class Patcher:
         self._folder = journals.folder(state_dir)
         self._argv = argv
         self._umask = own_umask()
-        self._seats: dict[tuple[str, str], _Seat] = {}
+        self._seats: dict[tuple[str, str, str], _Seat] = {}
+        self._reading: dict[str, _Seat] = {}  # of each undo of another daemon's patch, from its plan to `finish`
         self._cut_off = False
         self._confined: Mapping[str, Any] | None = None
         self._after: dict[str, Mapping[str, str]] = {}
@@ -159,9 +158,9 @@ class Patcher:
         """
         folder = self._folder if state_dir is None else journals.folder(state_dir)
         found: PatchPlan
-        found, after = await self._call(
-            workspace, "plan_undo", operation_id, readable=folder, undone=undone, folder=folder
-        )
+        if folder != self._folder:  # one in the place of the workspace's own would not know what that has staged
+            self._reading[operation_id] = self._seat(workspace, None, readable=folder)
+        found, after = await self._call(workspace, "plan_undo", operation_id, undone=undone, folder=folder)
         await self._check_protected(workspace, found)
         self._after[operation_id] = after
         return replace(found, token=operation_id)
@@ -224,7 +223,8 @@ class Patcher:
         if not await _has_journals(state_dir):
             return PatchReport(clean=True)
         report: PatchReport = await self._call(workspace, "finish", operation_id, state_dir=state_dir)
-        await self._dismiss(workspace, state_dir)
+        reading = self._reading.pop(operation_id, None) if report.clean else None
+        await self._dismiss(reading or self._seat(workspace, state_dir))
         return report
 
     async def settle(
@@ -245,10 +245,10 @@ class Patcher:
         try:
             settled = await self._call(workspace, "settle", operation_id, state_dir=state_dir)
         except Refusal:
-            await self._dismiss(workspace, state_dir)
+            await self._dismiss(self._seat(workspace, state_dir))
             raise
         if settled is None:
-            await self._dismiss(workspace, state_dir)  # nobody asks for `finish`
+            await self._dismiss(self._seat(workspace, state_dir))  # nobody asks for `finish`
             return None
         outcome, report, after = settled
         if outcome != "applied":
@@ -285,8 +285,8 @@ class Patcher:
         """Return the process id of each workspace's helper, where one runs."""
         return {
             name: seat.channel.pid
-            for (name, folder), seat in self._seats.items()
-            if folder == self._folder and seat.channel is not None and seat.channel.usable
+            for (name, *rest), seat in self._seats.items()
+            if rest == [self._folder, ""] and seat.channel is not None and seat.channel.usable
         }
 
     async def confinement(self, workspace: Workspace) -> Mapping[str, Any]:
@@ -316,9 +316,13 @@ class Patcher:
             "the root",
         )
 
-    def _seat(self, workspace: Workspace, state_dir: str | None) -> _Seat:
+    def _seat(self, workspace: Workspace, state_dir: str | None, *, readable: str = "") -> _Seat:
         folder = self._folder if state_dir is None else journals.folder(state_dir)
-        return self._seats.setdefault((workspace.id, folder), _Seat(workspace, folder))
+        if readable:  # in one order with the workspace's own, so that no plan sees half of what that installs
+            new = replace(self._seat(workspace, state_dir), channel=None, readable=readable)
+        else:
+            new = _Seat(workspace, folder)
+        return self._seats.setdefault((workspace.id, folder, readable), new)
 
     async def _call(
         self,
@@ -327,12 +331,9 @@ class Patcher:
         operation_id: str,
         *,
         state_dir: str | None = None,
-        readable: str | None = None,
         **arguments: Any,
     ) -> Any:
-        seat = self._seat(workspace, state_dir)
-        if readable not in (None, seat.folder, *seat.wanted):
-            seat.wanted = (*seat.wanted, str(readable))
+        seat = self._reading.get(operation_id) or self._seat(workspace, state_dir)
         try:
             seat.lock.acquire_nowait()  # a checkpoint less than acquire(), which every verb would pay
         except trio.WouldBlock:
@@ -349,12 +350,12 @@ class Patcher:
         finally:
             seat.lock.release()
 
-    async def _dismiss(self, workspace: Workspace, state_dir: str | None) -> None:
-        """End a helper for the journals of another daemon, which is of no more use; this one's own stays."""
-        if (seat := self._seat(workspace, state_dir)).folder == self._folder:
+    async def _dismiss(self, seat: _Seat) -> None:
+        """End a helper for the journals of another daemon, which is of no more use; the workspace's own stays."""
+        if seat.folder == self._folder and not seat.readable:
             return
         async with seat.lock:
-            if seat.channel is not None:
+            if seat.channel is not None and all(each is not seat for each in self._reading.values()):
                 await seat.channel.close()
 
     async def _again(
@@ -394,13 +395,12 @@ class Patcher:
         raise nonsense
 
     async def _channel(self, seat: _Seat, workspace: Workspace, look_up: Callable[[Workspace], Root]) -> Channel:
-        known = seat.workspace == workspace and seat.readable == seat.wanted
-        if seat.channel is not None and seat.channel.usable and known:
+        if seat.channel is not None and seat.channel.usable and seat.workspace == workspace:
             return seat.channel
         if seat.channel is not None:
             await seat.channel.close()
             seat.channel = None
-        seat.workspace, seat.readable = workspace, seat.wanted
+        seat.workspace = workspace
         root = await self._turns.run(workspace, partial(look_up, workspace), "the root")
         beside = await self._turns.run(workspace, partial(_named_outside, workspace, root), "the repository")
         try:
@@ -427,7 +427,7 @@ class Patcher:
             "root": workspace.root,
             "identity": list(root.identity),
             "journal": seat.folder,
-            "readable": list(seat.readable),
+            "readable": [seat.readable] if seat.readable else [],
             "umask": self._umask,
             "allow_submounts": workspace.allow_submounts,
             "hidden": list(workspace.hidden_paths),
