@@ -343,7 +343,7 @@ SANDBOX_MEMORIES: Final = 16
 # Looks that are kept, two for each workspace in which commands ran last.
 SANDBOX_BINDS: Final = 400
 # Most mounts of one run that a workspace's content asks for: each costs time, and bubblewrap has an end at some 3,000.
-SANDBOX_BINDS_BYTES: Final = 262_144
+SANDBOX_BINDS_BYTES: Final = 524_288
 # And most bytes of their paths: bubblewrap is told each twice, and has 2 MB with the command and its environment.
 SANDBOX_PIDS: Final = 2_048
 # Most processes and threads of one run where the operator says nothing: a large parallel build, not a fork bomb.
