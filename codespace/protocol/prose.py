@@ -288,13 +288,12 @@ def _tail(result: Result) -> list[str]:
         )
     if "chunk" not in result:  # a stored result
         return [*lines, "Next: read_process tells how it is now, and its output as long as that is kept."]
-    cursor, chunk, size = result["cursor"], result["chunk"], _size(result)
+    cursor, chunk = result["cursor"], result["chunk"]
     if result.get("state") == "running":
         lines.append(f"Next: read_process with cursor {cursor} (and wait_seconds).")
     elif not result.get("eof", True):
         lines.append(f"Next: read_process with cursor {cursor}; there is more.")
-    if size and not result.get("eof", True):
-        lines.append(size)
+    lines += filter(None, [None if result.get("eof", True) else _size(result)])
     encoding = " (base64)" if result.get("encoding") == "base64" else ""
     is_lost = result.get("termination") == "lost" or result.get("output_lost")
     nothing = "(no output is kept)" if is_lost else "(no output)"
@@ -303,8 +302,7 @@ def _tail(result: Result) -> list[str]:
 
 def _size(result: Result) -> str | None:
     """Say how much output there is, and where its last page begins if that is neither this one nor the next."""
-    total = result.get("output_total")
-    if not isinstance(total, int):
+    if not isinstance(total := result.get("output_total"), int):
         return None
     last = total - limits.OUTPUT_CHUNK_BYTES
     page = f", the last page from cursor {last}" if last > result.get("cursor", 0) else ""
