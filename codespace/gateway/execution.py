@@ -212,6 +212,10 @@ class Execution:
             run.started.fail(refusal)
             if run.spawned is not None:  # the runner does not tell its end, and nobody else would give its row one
                 self._left_over()
+            elif is_unsure(refusal):  # the row may be there, and only this driver knows that nothing was started
+                run.ended = True
+                run.told.set()
+                await self._take_back(run)
         else:
             run.told.set()
             if not recorded:
@@ -247,17 +251,35 @@ class Execution:
         motion = Motion(Law, run.operation_id, "minted", self._ledger.recorder("operation"))
         steps = motion.steps("start_ordered")
         operation = self._operation(run, request, hold)
-        try:
-            if request.workspace.occupancy == "shared":
-                await self._ledger.mint(operation, also_move=steps)
-            else:
-                await self._predecessors.mint(operation, steps)
-        except Refusal as problem:
-            if is_unsure(problem):  # the row may be there, and nobody else would give it its end
-                self._left_over()
-            raise
+        if request.workspace.occupancy == "shared":
+            await self._ledger.mint(operation, also_move=steps)
+        else:
+            await self._predecessors.mint(operation, steps)
         motion.adopt(steps)
         return motion
+
+    async def _take_back(self, run: Run) -> None:
+        """Record that nothing was started, where the commit of a new row was given up and landed all the same.
+
+        Cancel: the row, if there is one, is found by the next start.
+        """
+        while True:
+            try:
+                await self._ledger.wait_written()  # behind it the row is there, or never will be
+                operation = await self._ledger.get(run.operation_id)
+                break
+            except Refusal:
+                await trio.sleep(limits.RECORD_RETRY_SECONDS)
+        if operation is None:
+            return
+        refusal = Refusal(
+            "STORE_UNAVAILABLE",
+            "The database did not record the command in time, so nothing was started.",
+            operation_id=operation.id,
+        )
+        motion = Motion(Law, operation.id, operation.state, self._ledger.recorder("operation"))
+        changes = {"outcome": lasting.refusal_body(refusal)}
+        await Ending(motion, _NEVER_STARTED, changes=changes, details={"code": refusal.code}).persist()
 
     async def _live(self, run: Run, request: Request, motion: Motion) -> Ending:
         """Start the command, follow it until none of its tree is left, and return its end, to be recorded."""

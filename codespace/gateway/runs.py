@@ -91,7 +91,10 @@ class Runs:
         return [(run, self._runner.process(run.process_id)) for run in self._runs.values() if run.spawned is not None]
 
     def tidy(self) -> None:
-        """Forget what the runner has: it bounds how many ended processes are kept, and for how long."""
+        """Forget what the runner has: it bounds how many ended processes are kept, and for how long.
+
+        One that was never started stays until its driver drops it: its key is answered from here meanwhile.
+        """
         for run in self:
-            if run.ended and not self._runner.knows(run.process_id):
+            if run.ended and run.spawned is not None and not self._runner.knows(run.process_id):
                 self.drop(run)

@@ -261,7 +261,7 @@ async def test_a_database_that_goes_away_behind_the_plan_takes_no_key_and_the_pa
 
 @pytest.mark.parametrize(
     ("tool", "arguments", "end"),
-    [("apply_patch", {"patch": PATCH}, "rejected"), ("exec_command", {"command": ["true"]}, "lost")],
+    [("apply_patch", {"patch": PATCH}, "rejected"), ("exec_command", {"command": ["true"]}, "spawn_failed")],
 )
 async def test_a_row_whose_commit_was_not_seen_to_end_gets_its_end_all_the_same(
     tool: str, arguments: dict[str, Any], end: str, monkeypatch: pytest.MonkeyPatch

@@ -94,7 +94,7 @@ async def final(bench: Bench) -> str:
     [
         ("planned", "apply_patch", {"patch": PATCH}, "rejected"),
         ("staged", "apply_patch", {"patch": PATCH}, "failed_rolled_back"),
-        ("start_ordered", "exec_command", {"command": ["true"]}, "lost"),
+        ("start_ordered", "exec_command", {"command": ["true"]}, "spawn_failed"),
     ],
 )
 async def test_an_operation_whose_step_was_given_up_and_landed_all_the_same_gets_its_end(
@@ -110,6 +110,27 @@ async def test_an_operation_whose_step_was_given_up_and_landed_all_the_same_gets
         assert (await bench.call("apply_patch", patch=FREE))["status"] == "applied"
         with connect(bench.daemon.settings.database) as db:
             assert audit.verify(db).ok
+
+
+async def test_a_command_whose_row_was_given_up_and_landed_is_told_at_every_moment_as_not_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    command = {"command": ["touch", "made"], "operation_key": "k"}
+    async with open_bench() as bench:
+        late = hang_at(bench, "start_ordered", monkeypatch)
+        for _ in range(2):  # while the commit hangs, the key is not taken for a process
+            told = await refusal(bench, "exec_command", **command)
+            assert (told.code, (told.details or {})["outcome"]) == ("STORE_UNAVAILABLE", UNKNOWN)
+            assert (await bench.call("list_processes"))["processes"] == []
+        await let_go(bench, late, monkeypatch)
+        assert await final(bench) == "spawn_failed"
+        again = await refusal(bench, "exec_command", **command)
+        assert (again.code, again.retryable) == ("STORE_UNAVAILABLE", False)
+        assert "nothing was started" in again.message
+        assert "use a new one to try again" in (again.next_step or "")
+        assert (await bench.call("list_processes"))["processes"] == []
+        assert tree(bench.root) == {}
+        assert (await bench.call("exec_command", command=["true"]))["exit_code"] == 0
 
 
 async def test_a_command_whose_start_was_given_up_and_landed_all_the_same_is_recorded_to_its_end(
