@@ -20,7 +20,9 @@ class Execution(StateMachine):
     start_ordered = Event(
         minted.to(spawning), name="Recorded before the program is started, so that no crash can start it twice."
     )
-    start_refused = Event(spawning.to(spawn_failed), name="The system, the sandbox, the database or a stop refused to start it.")
+    start_refused = Event(
+        spawning.to(spawn_failed), name="The system, the sandbox, the database or a stop refused to start it."
+    )
     started = Event(spawning.to(running), name="The program runs and has a process_id.")
     ended = Event(running.to(draining), name="The program ended, by itself or by order.")
     drained = Event(draining.to(exited), name="The tree is gone and all output was read; the exit record is complete.")
