@@ -112,7 +112,8 @@ class Execution:
 
         Raises: Refusal WORKSPACE_BUSY or LIMIT_REACHED before anything is recorded,
             PROCESS_SPAWN_FAILED when nothing was started.
-        Cancel: what is not started yet is not; a process goes on.
+        Cancel: nothing is recorded or started where the root is still waited for or looked at, and nobody else waits;
+            once its record was begun, the command is started and goes on.
         """
         while (run := self._runs.of_key(request.operation_key)) is not None and run.started.is_given_up:
             await run.started.wait_settled()  # nothing was started, and we are the first; or it went on, and we join

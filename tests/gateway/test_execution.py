@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -253,6 +255,30 @@ async def test_who_repeats_a_call_that_is_being_given_up_is_no_caller_that_went_
             while not answers:
                 await trio.lowlevel.checkpoint()
         assert answers[0]["exit_code"] == 0
+
+
+async def test_a_command_whose_record_was_begun_when_its_caller_went_away_runs_and_can_be_found() -> None:
+    async with open_bench() as bench, trio.open_nursery() as nursery:
+        gone = trio.CancelScope()
+        writer = bench.daemon.tools._ledger._store._writer  # type: ignore[attr-defined]
+        runs = bench.daemon.tools._admission._drivers["exec_command"]._runs  # type: ignore[attr-defined]
+
+        async def go_away() -> None:
+            with gone:
+                await bench.call("exec_command", command=["touch", "made"], operation_key="k")
+
+        with closing(sqlite3.connect(bench.daemon.settings.database, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            nursery.start_soon(go_away)
+            while writer._current is None:
+                await trio.lowlevel.checkpoint()
+            gone.cancel()
+            while not runs.of_key("k").started.is_given_up:
+                await trio.lowlevel.checkpoint()
+            other.execute("ROLLBACK")
+        ended = await start(bench, "touch", "made", operation_key="k")
+        assert (ended["state"], ended["replayed"]) == ("exited", True)
+        assert tree(bench.root) == {"made": b""}
 
 
 async def test_the_ledger_tells_how_it_ended_and_holds_neither_argv_nor_output() -> None:
