@@ -806,3 +806,19 @@ async def test_a_stop_whose_time_is_over_does_not_wait_for_a_helper_that_hangs(s
             await trio.testing.wait_all_tasks_blocked(0.05)
             caller.cancel()
             site.patcher.cut_off()
+
+
+async def test_the_helper_that_reads_journals_elsewhere_ends_with_the_last_undo_that_it_planned(tmp_path: Path) -> None:
+    async with opened(tmp_path) as site, Patcher(str(tmp_path / "other")) as other:
+        (site.root / "a").write_text("one\n")
+        await site.apply("*** Update File: a", "@@", "-one", "+two")
+        looked, undo = f"op-{'b' * 24}", f"op-{'c' * 24}"
+        for operation in (looked, undo):
+            await other.plan_undo(site.workspace, operation, OPERATION, str(site.state))
+        await other.finish(site.workspace, looked)
+        await other.stage(site.workspace, undo)
+        assert (await other.install(site.workspace, undo)).clean
+        assert (await other.verify(site.workspace, undo)).clean
+        assert (await other.finish(site.workspace, undo)).clean
+        assert (site.root / "a").read_text() == "one\n"
+        assert not [seat for seat in other._seats.values() if seat.channel is not None and seat.channel.usable]
