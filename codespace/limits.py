@@ -339,6 +339,12 @@ SANDBOX_SCAN_SECONDS: Final = 8.0
 # Longest look at a workspace before a run: some two million entries.
 SANDBOX_KEPT_ENTRIES: Final = 100_000
 # Most that is kept of one look for the next one: some 25 MB, for the largest trees.
+SANDBOX_KEPT_BYTES: Final = 32 * 1_048_576
+# And most memory that its paths take, whose length commands choose.
+SANDBOX_FOUND_BYTES: Final = 8 * 1_048_576
+# Most memory that the paths of all that one look has found take: some fifty thousand, far over what can be mounted.
+SANDBOX_LEFT_BYTES: Final = 64 * 1_048_576
+# And those of directories that it has still to look into: half a million side by side.
 SANDBOX_MEMORIES: Final = 16
 # Looks that are kept, two for each workspace in which commands ran last.
 SANDBOX_BINDS: Final = 400

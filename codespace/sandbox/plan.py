@@ -111,12 +111,12 @@ def make(
         raise _linked(inventory.links)
     if "." in inventory.unreadable:
         raise _closed(workspace.root)
+    _check_number(workspace.root, inventory)
     outside = None if workspace.git == "unprotected" else git.common_directory(workspace.root)
     mounts = _mounts(workspace, root, inventory, submodules, links)
     open_to_commits, beside = _outside_mounts(workspace, outside)
-    size_bytes = sum(len(os.fsencode(mount.path)) for mount in (*mounts, *beside))
-    if len(mounts) > limits.SANDBOX_BINDS or size_bytes > limits.SANDBOX_BINDS_BYTES:
-        raise _too_many(workspace.root, mounts, inventory, size_bytes)
+    if len(mounts) > limits.SANDBOX_BINDS or _size_bytes((*mounts, *beside)) > limits.SANDBOX_BINDS_BYTES:
+        raise _too_many(workspace.root, (*mounts, *beside), inventory)
     readable = [path for path in workspace.readable_paths if not within(path, workspace.root)]
     return Plan(
         root=workspace.root,
@@ -236,9 +236,12 @@ def _named_by_git(workspace: Workspace, root: Root, inventory: Inventory) -> git
 
 def _named(root: str, paths: Iterable[str]) -> set[str]:
     """Return `paths`; of one that is too long for a mount, the deepest directory above it that is not."""
-    return {
-        next(path for path in (whole, *reversed(_above(whole)), ".") if _can_be_named(root, path)) for whole in paths
-    }
+    found: set[str] = set()
+    for path in paths:
+        while path != "." and not _can_be_named(root, path):
+            path = posixpath.dirname(path) or "."
+        found.add(path)
+    return found
 
 
 def _can_be_named(root: str, path: str, spare_bytes: int = 0) -> bool:
@@ -260,15 +263,18 @@ def _made(kind: Kind, root: str, paths: Iterable[str]) -> list[Mount]:
 
 def _outermost(paths: set[str]) -> set[str]:
     """Return `paths` without those that lie below another."""
-    return {
-        path
-        for path in paths
-        if not any(above in paths for above in _above(path)) and not (path != "." and "." in paths)
-    }
+    return {path for path in paths if not _lies_below(path, paths) and not (path != "." and "." in paths)}
 
 
 def _covered(path: str, by: set[str]) -> bool:
-    return path in by or "." in by or any(above in by for above in _above(path))
+    return path in by or "." in by or _lies_below(path, by)
+
+
+def _lies_below(path: str, places: set[str]) -> bool:
+    """Return whether one of `places` is above `path`; by what is less, as a path can have two thousand names."""
+    if len(places) < path.count("/"):
+        return any(path.startswith(f"{place}/") for place in places)
+    return any(above in places for above in _above(path))
 
 
 def _above(path: str) -> list[str]:
@@ -300,6 +306,19 @@ def _check_root(root: str) -> None:
         )
 
 
+def _check_number(root: str, inventory: Inventory) -> None:
+    """Refuse what is more than can be mounted in any case, before much is done with each of it.
+
+    What is masked takes a mount each, and each directory above what is protected does.
+    """
+    for masked in (inventory.sockets, inventory.hidden_files, inventory.hidden_directories, inventory.unreadable):
+        if len(masked) > limits.SANDBOX_BINDS:
+            raise _too_many(root, _made("nothing", root, masked), inventory)
+    for path in (*inventory.protected, *(found.path for found in inventory.git)):
+        if path.count("/") > limits.SANDBOX_BINDS:
+            raise _too_many(root, _made("writable", root, _above(path)), inventory)
+
+
 def _linked(links: Sequence[str]) -> Refusal:
     shown = ", ".join(display(path, limit=200) for path in links[:_SHOWN])
     return Refusal(
@@ -321,20 +340,26 @@ def _closed(root: str) -> Refusal:
     )
 
 
-def _too_many(root: str, mounts: Sequence[Mount], inventory: Inventory, size_bytes: int) -> Refusal:
+def _size_bytes(mounts: Iterable[Mount]) -> int:
+    return sum(len(os.fsencode(mount.path)) for mount in mounts)
+
+
+def _too_many(root: str, mounts: Sequence[Mount], inventory: Inventory) -> Refusal:
+    size_bytes = _size_bytes(mounts)
     shown = [display(posixpath.relpath(mount.path, root), limit=200) for mount in mounts[:_SHOWN]]
     counts = {
         "git directories": len(inventory.git),
         "sockets, FIFOs or devices": len(inventory.sockets),
         "hidden": len(inventory.hidden_directories) + len(inventory.hidden_files),
         "protected": len(inventory.protected),
+        "closed to the daemon": len(inventory.unreadable),
     }
     kinds = ", ".join([*(f"{count} {kind}" for kind, count in counts.items() if count), "directories above them"])
     return Refusal(
         "SANDBOX_UNAVAILABLE",
-        f"{len(mounts)} places below the root, with paths of {size_bytes:,} bytes, would have to be protected one by "
-        f"one ({kinds}; the first: {', '.join(shown)}); at most {limits.SANDBOX_BINDS} "
-        f"places and {limits.SANDBOX_BINDS_BYTES:,} bytes can be. Nothing was started.",
+        f"At least {len(mounts)} places below the root, with paths of {size_bytes:,} bytes, would have to be protected "
+        f"one by one ({kinds}; the first: {', '.join(shown)}); at most {limits.SANDBOX_BINDS} places and "
+        f"{limits.SANDBOX_BINDS_BYTES:,} bytes can be. Nothing was started.",
         next_step="Ask the operator to remove what is not wanted (to list git directories: "
         "`find . -mindepth 2 -name .git -prune`; sockets, FIFOs and devices: `find . ! -type f ! -type d ! -type l`), "
         "or to register a smaller directory. Patches and reads go on working.",

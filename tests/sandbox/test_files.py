@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -430,14 +431,14 @@ def test_too_many_git_directories_are_refused_by_name_and_leave_the_workspace_al
     assert cage.sh("echo alive").out == "alive\n"
 
 
-@pytest.mark.parametrize(("kind", "named"), [("git", "130 git directories"), ("fifo", "130 sockets, FIFOs or devices")])
+@pytest.mark.parametrize(("kind", "named"), [("git", "250 git directories"), ("fifo", "250 sockets, FIFOs or devices")])
 def test_few_places_with_long_names_are_refused_by_what_they_are_before_no_program_can_be_told_of_them(
     cage: Cage, kind: str, named: str
 ) -> None:
     digging = """
         use POSIX; my $down = sub { my $n = "d" x 250; mkdir $n; chdir $n or die };
-        $down->() for 1 .. 9;
-        for my $at (0 .. 129) {
+        $down->() for 1 .. 14;
+        for my $at (0 .. 249) {
             if ("KIND" eq "fifo") { POSIX::mkfifo("f$at", 0600) or die } else { open F, ">", ".git" . "." x $at or die }
         }
     """
@@ -448,6 +449,24 @@ def test_few_places_with_long_names_are_refused_by_what_they_are_before_no_progr
     assert "FIFOs" in caught.value.next_step
     assert cage.plainly(["/bin/sh", "-c", "rm -rf d*"]).code == 0
     assert cage.sh("echo alive").out == "alive\n"
+
+
+def test_ever_so_many_sockets_are_refused_by_what_they_are(cage: Cage) -> None:
+    assert cage.perl('use POSIX; POSIX::mkfifo("f", 0600); link "f", "f$_" or die for 1 .. 999').code == 0
+    with pytest.raises(Refusal, match=rf"At least {limits.SANDBOX_BINDS + 1} .* sockets, FIFOs or devices"):
+        cage.sh("true")
+    assert cage.plainly(["/bin/sh", "-c", "rm -f f*"]).code == 0
+    assert cage.sh("echo alive").out == "alive\n"
+
+
+def test_what_is_protected_below_two_thousand_directories_is_refused_at_once(cage: Cage) -> None:
+    digging = 'for (1 .. 1800) { mkdir "d"; chdir "d" or die } for (0 .. 9) { open F, ">", ".git" . "." x $_ or die }'
+    assert cage.perl(digging).code == 0
+    begun = time.thread_time()
+    with pytest.raises(Refusal, match="10 git directories"):
+        cage.sh("true")
+    assert time.thread_time() - begun < 5  # each of its two thousand paths was compared with all the others: 25 s
+    assert cage.plainly(["/bin/rm", "-rf", "d"]).code == 0
 
 
 @pytest.mark.parametrize("settings", [{}, {"git": "commit"}, {"hidden_paths": ("secret", "hidden/")}])

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codespace.beneath import Entry, Hidden, Root, kernel
+from codespace.errors import Refusal
 from codespace.sandbox.inventory import scan
 
 NAMES = st.sampled_from(
@@ -255,6 +256,48 @@ def test_what_is_remembered_is_bounded(tmp_path: Path, monkeypatch: pytest.Monke
     with Root.open(str(tmp_path)) as root:
         scan.scan(root, hidden=(), protected=(), memory=memory)
     assert 0 < len(memory.recall()) < 21
+
+
+def test_what_is_remembered_is_bounded_in_bytes_and_one_full_directory_leaves_room_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        (tmp_path / "full" / ("d" * 200 + str(number))).mkdir(parents=True)
+        (tmp_path / f"d{number}").mkdir()
+    memory = scan.Memory()
+    monkeypatch.setattr(scan, "time", clock())
+    monkeypatch.setattr(scan.limits, "SANDBOX_KEPT_BYTES", 4000)
+    with Root.open(str(tmp_path)) as root:
+        scan.scan(root, hidden=(), protected=(), memory=memory)
+    assert {"d0", "d19"} <= memory.recall().keys()
+    assert "full" not in memory.recall()
+    assert sum(map(sys.getsizeof, memory.recall())) < 4000
+
+
+@pytest.mark.parametrize(("limit", "name"), [("FOUND", "%s.git"), ("LEFT", "plain%s")])
+def test_names_that_fill_the_memory_are_refused_by_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, name: str
+) -> None:
+    for number in range(100):
+        (tmp_path / "some" / str(number) / (name % "")).mkdir(parents=True)
+        (tmp_path / "some" / "where" / (name % number)).mkdir(parents=True)
+    monkeypatch.setattr(scan.limits, f"SANDBOX_{limit}_BYTES", 5000)
+    with Root.open(str(tmp_path)) as root, pytest.raises(Refusal, match=r"long paths .* in some") as caught:
+        scan.scan(root, hidden=(), protected=())
+    assert caught.value.code == "SANDBOX_UNAVAILABLE"
+
+
+def test_of_sockets_and_what_is_hidden_no_more_is_kept_than_can_be_mounted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan.limits, "SANDBOX_BINDS", 3)
+    for number in range(9):
+        os.mkfifo(tmp_path / f"fifo{number}")
+        (tmp_path / f"{number}.pem").touch()
+        (tmp_path / f"{number}.d").mkdir()
+    with Root.open(str(tmp_path)) as root:
+        found = scan.scan(root, hidden=("*.pem", "*.d/"), protected=())
+    assert (len(found.sockets), len(found.hidden_files), len(found.hidden_directories)) == (4, 4, 4)
 
 
 def test_names_that_depend_on_a_key_are_listed_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import functools
 import itertools
 import os
 import re
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from codespace.beneath.kernel import is_encrypted
 from codespace.beneath.names import fold
 from codespace.beneath.reading import Stamp, stamp_of
 from codespace.beneath.walking import Kind, kind_of
+from codespace.display import display
 from codespace.errors import Refusal
 from codespace.sandbox import shortage
 from codespace.sandbox.inventory import gitrefs
@@ -54,7 +56,10 @@ class GitDirectory:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What was found; all paths are relative to the root and sorted."""
+    """What was found; all paths are relative to the root and sorted.
+
+    Of hidden directories, of hidden files and of sockets one more is told than can be mounted, of however many.
+    """
 
     git: tuple[GitDirectory, ...] = ()
     protected: tuple[str, ...] = ()
@@ -80,6 +85,8 @@ class _Listed:
     """Paths of directories of which nothing is to be said but that they are to be looked into."""
     noted: tuple[tuple[str, Kind], ...]
     """Paths of which a note is taken."""
+    size_bytes: int
+    """What all those paths take in memory."""
 
 
 @dataclass(slots=True)
@@ -120,7 +127,8 @@ def scan(root: Root, *, hidden: Sequence[str], protected: Sequence[str], memory:
         hidden: Globs of what no command may see.
         protected: Globs of what no command may change, in any letter case.
         memory: Of earlier scans of this root with the same globs; None to list every directory.
-    Raises: Refusal SANDBOX_UNAVAILABLE where the tree is too large to be looked at; OSError for a shortage.
+    Raises: Refusal SANDBOX_UNAVAILABLE where the tree is too large to be looked at, or its names to be kept in memory
+        meanwhile; OSError for a shortage.
     """
     if memory is None or not root.tells_changes():
         return _Scan(root, hidden, protected, {}).run()
@@ -137,6 +145,7 @@ class _Scan:
         self.listed: dict[str, _Listed] = {}
         self._known = known
         self._room = limits.SANDBOX_KEPT_ENTRIES
+        self._room_bytes = limits.SANDBOX_KEPT_BYTES
         self._root = root
         self._hidden = _Globs(hidden)
         self._hidden_places = _Globs([glob for glob in hidden if "/" in glob.removeprefix("**/").rstrip("/")])
@@ -152,13 +161,17 @@ class _Scan:
         self._links: list[str] = []
         self._closed: list[str] = []
         self._left: list[str] = []
+        self._found_bytes = self._left_bytes = 0
+        self._at = "."
         self._entries = 0
         self._deadline = time.monotonic() + limits.SANDBOX_SCAN_SECONDS
 
     def run(self) -> Inventory:
         self._see(".", "directory")
         while self._left:
-            self._look_into(self._left.pop())
+            self._at = self._left.pop()
+            self._left_bytes -= sys.getsizeof(self._at)
+            self._look_into(self._at)
             self._look_at_clock()
         bare = [
             GitDirectory(directory, "bare")
@@ -205,19 +218,22 @@ class _Scan:
         self._keep(directory, known)
         self._entries += known.count
         self._left.extend(known.below)
+        self._left_bytes += sum(map(sys.getsizeof, known.below))
         for path, kind in known.noted:
             self._see(path, kind)
 
     def _keep(self, directory: str, listed: _Listed) -> None:
-        self._room -= 1 + len(listed.below) + len(listed.noted)
-        if self._room >= 0:
+        room = self._room - 1 - len(listed.below) - len(listed.noted)
+        room_bytes = self._room_bytes - sys.getsizeof(directory) - listed.size_bytes
+        if room >= 0 and room_bytes >= 0:
+            self._room, self._room_bytes = room, room_bytes
             self.listed[directory] = listed
 
     def _see_all(self, directory: str, stamp: Stamp, names: Iterable[os.DirEntry[str]]) -> _Listed:
         prefix = "" if directory == "." else directory + "/"
         first = directory.partition("/")[0]
         plain = bool(prefix) and not (self._hidden.name_places_below(first) or self._protected.name_places_below(first))
-        count = 0
+        count = size_bytes = 0
         below: list[str] = []
         noted: list[tuple[str, Kind]] = []
         while True:
@@ -227,12 +243,16 @@ class _Scan:
             finally:  # what was listed before the disk failed counts too
                 for entry in self._telling(entries) if plain else entries:
                     path, kind = prefix + entry.name, kind_of(entry)
-                    if self._see(path, kind):
+                    if is_noted := self._see(path, kind):
                         noted.append((path, kind))
                     elif kind == "directory":
                         below.append(path)
+                    if is_noted or kind == "directory":
+                        size_bytes += sys.getsizeof(path)
+                if size_bytes > self._room_bytes:  # it will not be kept
+                    noted.clear()
             if not entries:
-                return _Listed(stamp, count, tuple(below), tuple(noted))
+                return _Listed(stamp, count, tuple(below), tuple(noted), size_bytes)
             count += len(entries)
             self._entries += len(entries)
             self._look_at_clock()
@@ -264,12 +284,16 @@ class _Scan:
         # A mount is left out by rule; what was removed or swapped meanwhile is not there.
         if error.errno not in (errno.EXDEV, errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             self._closed.append(directory)
+            self._found_bytes += sys.getsizeof(directory)
 
     def _see(self, path: str, kind: Kind) -> bool:
         """Take note of an entry, and of what is to be looked into; returns whether any note was taken."""
         noted, has_more = self._note(path, kind)
         if has_more and kind == "directory":
             self._left.append(path)
+            self._left_bytes += sys.getsizeof(path)
+        if noted and kind != "special":
+            self._found_bytes += sys.getsizeof(path)
         return noted
 
     def _note(self, path: str, kind: Kind) -> tuple[bool, bool]:
@@ -285,12 +309,15 @@ class _Scan:
             self._parts.setdefault(above or ".", set()).add(name)
             noted = True
         if kind == "special":
-            self._found["special"].append(path)
+            self._add("special", path)
         first = path.partition("/")[0]
         is_hidden = self._hidden.cover(first, path)
         if is_hidden and not self._is_of_refs(first, path, kind):
             # Of a link nothing is masked: it tells only where it leads, and that is visible or is not by itself.
-            self._found["directories" if kind == "directory" else "links" if kind == "link" else "files"].append(path)
+            if kind == "link":
+                self._found["links"].append(path)
+            else:
+                self._add("directories" if kind == "directory" else "files", path)
             return True, False
         if is_of_git:
             if kind == "link":
@@ -307,6 +334,11 @@ class _Scan:
         is_data = is_of_git and name == _DATA and bool(_WITH_DATA.fullmatch(_in_git(above)))  # it is much
         return noted or is_data, not is_data
 
+    def _add(self, name: str, path: str) -> None:
+        """Take note of what takes a mount each: where one more is known than there can be, no run begins."""
+        if len(self._found[name]) <= limits.SANDBOX_BINDS:
+            self._found[name].append(path)
+
     def _is_of_refs(self, first: str, path: str, kind: Kind) -> bool:
         """Return whether something is hidden only for a branch or a remote having a name that is."""
         if "/refs/" not in f"/{path}/" or self._hidden_places.cover(first, path):
@@ -321,12 +353,23 @@ class _Scan:
 
     def _look_at_clock(self) -> None:
         if time.monotonic() > self._deadline:
-            raise Refusal(
-                "SANDBOX_UNAVAILABLE",
-                f"The workspace has more than {self._entries:,} entries, and looking for git directories and protected "
-                f"files took over {limits.SANDBOX_SCAN_SECONDS:g} s. Nothing was started.",
-                next_step="Ask the operator to register a smaller directory, or to move build output elsewhere.",
+            raise _too_large(
+                f"has more than {self._entries:,} entries, and looking for git directories and protected files took "
+                f"over {limits.SANDBOX_SCAN_SECONDS:g} s"
             )
+        if self._found_bytes > limits.SANDBOX_FOUND_BYTES or self._left_bytes > limits.SANDBOX_LEFT_BYTES:
+            raise _too_large(
+                "has too many directories, links, git directories or protected files with long paths to be kept in "
+                f"memory while it is looked at; the last were in {display(self._at, limit=200)}"
+            )
+
+
+def _too_large(why: str) -> Refusal:
+    return Refusal(
+        "SANDBOX_UNAVAILABLE",
+        f"The workspace {why}. Nothing was started.",
+        next_step="Ask the operator to register a smaller directory, or to move build output elsewhere.",
+    )
 
 
 class _Globs:
