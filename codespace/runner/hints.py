@@ -6,6 +6,8 @@ tried the network the kernel tells too, while it still waits for it without a wo
 
 from __future__ import annotations
 
+import functools
+import itertools
 import posixpath
 import re
 from collections.abc import Sequence
@@ -28,14 +30,14 @@ _NO_NETWORK: Final = re.compile(
     rb'|\bfailed to lookup address information\b|\bdns error"?[:,]|(?-i:\bENOTFOUND\b|\bName does not resolve\b)',
     re.IGNORECASE,
 )
-_HERE: Final = rb"(?:(?<![\d.])127\.0\.0\.1|\blocalhost|(?<![\w:])::1)\b(?!\D{0,8}3128\b)"  # 3128 is the proxy's
-_REFUSED: Final = (
-    rb"(?:\bconnection refused\b|(?-i:\bECONNREFUSED\b)|\b(?:could ?n[o']t|failed to|unable to) connect\b)"
+_HERE: Final = re.compile(
+    rb"(?:(?<![\d.])127\.0\.0\.1|\blocalhost|(?<![\w:])::1)\b(?!\D{0,8}3128\b)",  # 3128 is the proxy's
+    re.IGNORECASE,
 )
-_NO_SERVER: Final = re.compile(
-    rb"%b[^\n]{0,120}%b|%b[^\n]{0,120}%b" % (_HERE, _REFUSED, _REFUSED, _HERE), re.IGNORECASE
+_REFUSED: Final = re.compile(
+    rb"\bconnection refused\b|(?-i:\bECONNREFUSED\b)|\b(?:could ?n[o']t|failed to|unable to) connect\b", re.IGNORECASE
 )
-# Within a bounded stretch of a line: one that repeats half of it must not take long.
+_APART_BYTES: Final = 120  # most between the two in a line that says that there is no server
 _GIT: Final = re.compile(rb"\.git(?![\w-])", re.IGNORECASE)
 _RULING: Final = re.compile(
     rb"\.git/(?:worktrees/[^/\n]+/)?(?:%b)(?![\w-])" % b"|".join(re.escape(name.encode()) for name in RULING),
@@ -48,8 +50,11 @@ _NO_FILE: Final = re.compile(
 _UNWRITABLE: Final = re.compile(
     rb"read-only file system|device or resource busy|(?-i:\b(?:EROFS|EBUSY)\b)", re.IGNORECASE
 )
+_NUMBERED: Final = re.compile(rb": (?:line )?\d{1,6}: .", re.DOTALL)
+_NOT_FOUND: Final = re.compile(rb": (?:command )?not found$")
+"""Behind the first of those before it: from each, one pattern of both would look through the rest of the line."""
 _MISSING: Final = re.compile(
-    rb": (?:line )?\d{1,6}: [^\n]+: (?:command )?not found$|: command not found(?:: \S+)?$"
+    rb": command not found(?:: \S+)?$"
     rb"|^(?:(?:/usr/bin/)?env|setsid): [^\n]+: No such file or directory$"
 )
 _NO_SCRIPT: Final = re.compile(
@@ -176,13 +181,19 @@ def look(
         read_only: What of the workspace is, relative to the root.
         tried_network: Whether the kernel has counted what had no way out; of a command that does not say it itself.
     """
-    tail = tail[-limits.HINT_BYTES :]
+    return list(_look(tail[-limits.HINT_BYTES :], network, git, tuple(read_only), tried_network))
+
+
+@functools.lru_cache(maxsize=2 * limits.RETAINED_PROCESSES)  # a list of all asks of each anew, and nothing has changed
+def _look(
+    tail: bytes, network: NetworkPolicy, git: str, read_only: tuple[str, ...], tried_network: bool
+) -> tuple[str, ...]:
     hints = []
     if (_NO_NETWORK if network == "restricted" else _NO_DOOR).search(tail):
         hints.append(RESTRICTED if network == "restricted" else BESIDE_THE_PROXY)
     elif tried_network:
         hints.append(PERHAPS_RESTRICTED if network == "restricted" else PERHAPS_BESIDE)
-    if _NO_SERVER.search(tail):
+    if _says_no_server(tail):
         hints.append(LOOPBACK)
     lines = tuple(dict.fromkeys(tail.splitlines()))  # each once: a command may say the same a thousand times
     if b"not found" in tail or b"No such file" in tail:
@@ -202,7 +213,7 @@ def look(
     elif unwritable:
         protected = [path for path in read_only if ".git" not in path.split("/")]
         hints += _unwritable(b"\n".join(unwritable), protected)
-    return hints
+    return tuple(hints)
 
 
 def _unwritable(said: bytes, protected: Sequence[str]) -> list[str]:
@@ -219,6 +230,17 @@ def _is_named(name: bytes, said: bytes) -> bool:
     return name in said and re.search(rb"(?<![\w.-])%b(?![\w-])" % re.escape(name), said) is not None
 
 
+def _says_no_server(said: bytes) -> bool:
+    """Return whether a line has both close together; each is looked for once, as a line may have one very often."""
+    if not _REFUSED.search(said):
+        return False
+    spans = [(*found.span(), which) for which in (_HERE, _REFUSED) for found in which.finditer(said)]
+    return any(
+        which is not other and start - end <= _APART_BYTES and b"\n" not in said[end:start]
+        for (_, end, which), (start, _, other) in itertools.pairwise(sorted(spans, key=lambda span: span[:2]))
+    )
+
+
 def _names_git(line: bytes) -> bool:
     """Return whether a line says that something of a git directory cannot be written.
 
@@ -233,5 +255,9 @@ def _missing(line: bytes) -> str | None:
     """Return the hint for a line that is what shells and `env` say of a program that is not there."""
     if len(line) > _MISSING_BYTES:
         return None
-    kinds = ((_CARRIAGE_RETURN, CARRIAGE_RETURN), (_NO_SCRIPT, NO_SCRIPT), (_MISSING, MISSING))
-    return next((told for pattern, told in kinds if pattern.search(line)), None)
+    if _CARRIAGE_RETURN.search(line):
+        return CARRIAGE_RETURN
+    if _NO_SCRIPT.search(line):
+        return NO_SCRIPT
+    numbered = _NUMBERED.search(line)
+    return MISSING if (numbered and _NOT_FOUND.search(line, numbered.end())) or _MISSING.search(line) else None
