@@ -26,6 +26,9 @@ _LOCAL: Final = frozenset({0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0x0102199
 
 Stamp = tuple[int, int, int, int]
 """Device, inode, and the times of the last write and of the last change: nobody can set the last one."""
+SETTLED_NANOSECONDS: Final = 3_000_000_000
+"""A directory that changed so short before it was listed may change again at the same time of the clock, which some
+filesystems keep in whole seconds."""
 
 
 class Reader:

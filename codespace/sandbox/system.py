@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from codespace import limits
+from codespace.beneath.reading import SETTLED_NANOSECONDS, Stamp, stamp_of
 
 PROGRAMS: Final = ("/usr", "/nix/store", "/gnu/store")
 ALIASES: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -42,7 +43,10 @@ class Masks:
 
 class Etc:
     """The secrets of /etc: everything that others may not read and this account can, looked up again every half minute,
-    and at once where one is gone (the lock of a `passwd`, an editor's copy): what is not there cannot be covered.
+    which is how long a new mode of a file may go unseen.
+
+    And at once where a directory changed: a secret that came is covered in the next run, and what is gone (the lock of
+    a `passwd`, an editor's copy) cannot be.
 
     What the account cannot read its commands cannot either: they have its user and groups, and no capability.
     """
@@ -51,27 +55,47 @@ class Etc:
         self._path = path
         self._lock = threading.Lock()
         self._masks = Masks((), ())
+        self._stamps: dict[str, Stamp | None] = {}
         self._until = 0.0
 
     def masks(self) -> Masks:
         """Return what is to be covered. Blocks for a few milliseconds."""
         with self._lock:
             known = (*self._masks.directories, *self._masks.files)
-            if time.monotonic() > self._until or not all(map(os.path.lexists, known)):
+            if (
+                time.monotonic() > self._until
+                or any(_stamp(path) != stamp for path, stamp in self._stamps.items())
+                or not all(map(os.path.lexists, known))
+            ):
+                began = time.time_ns()
+                stamps: dict[str, Stamp | None] = {}
                 directories: list[str] = []
                 files: list[str] = []
-                for path, is_directory in _secrets(self._path):
+                for path, is_directory in _secrets(self._path, stamps):
                     (directories if is_directory else files).append(path)
                 self._masks = Masks(tuple(sorted(directories)), tuple(sorted(files)))
-                self._until = time.monotonic() + limits.SANDBOX_ETC_SECONDS
+                # One that has just changed may change again at the same time of the clock.
+                is_settled = all(stamp and stamp[-1] < began - SETTLED_NANOSECONDS for stamp in stamps.values())
+                self._stamps = stamps
+                self._until = time.monotonic() + (limits.SANDBOX_ETC_SECONDS if is_settled else 0.0)
             return self._masks
 
 
-def _secrets(directory: str) -> Iterator[tuple[str, bool]]:
+def _stamp(path: str) -> Stamp | None:
+    try:
+        return stamp_of(os.stat(path, follow_symlinks=False))
+    except OSError:
+        return None
+
+
+def _secrets(directory: str, stamps: dict[str, Stamp | None]) -> Iterator[tuple[str, bool]]:
+    """Yield what is to be covered, and whether it is a directory; `stamps` gets those of what was looked through."""
     left = [directory]
     while left:
+        path = left.pop()
+        stamps[path] = _stamp(path)
         try:
-            with os.scandir(left.pop()) as entries:
+            with os.scandir(path) as entries:
                 for entry in entries:
                     if entry.is_symlink():
                         continue  # it leads to what is visible or is not by itself

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from codespace.sandbox import foreground, pidinfo, spawn
+from codespace.sandbox import foreground, pidinfo, spawn, system
 from codespace.sandbox.covers import Covers, covers, may_come_last
 from codespace.sandbox.plan import HOME, Plan
 from codespace.sandbox.system import Etc
@@ -123,6 +123,29 @@ def test_a_secret_that_is_gone_is_not_to_be_covered(tmp_path: Path) -> None:
     assert etc.masks().files == (str(kept), str(lock))
     lock.unlink()
     assert etc.masks().files == (str(kept),)
+
+
+def test_a_secret_that_came_is_covered_at_once_and_nothing_is_looked_at_where_none_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ssl" / "private").mkdir(parents=True)
+    os.chmod(tmp_path / "ssl" / "private", 0o755)
+    monkeypatch.setattr(system, "SETTLED_NANOSECONDS", -60_000_000_000)  # as a minute later
+    etc = Etc(str(tmp_path))
+    assert etc.masks().files == ()
+    new = tmp_path / "ssl" / "private" / "new.key"
+    new.touch(mode=0o600)
+    assert etc.masks().files == (str(new),)
+    monkeypatch.setattr(system, "_secrets", lambda *_: pytest.fail("looked through again"))
+    assert etc.masks().files == (str(new),)
+
+
+def test_a_directory_that_has_just_changed_is_looked_through_again_whatever_its_time_says(tmp_path: Path) -> None:
+    etc = Etc(str(tmp_path))
+    etc.masks()
+    (tmp_path / "new.key").touch(mode=0o600)
+    etc._stamps = {str(tmp_path): system._stamp(str(tmp_path))}  # as where the clock had not gone on
+    assert etc.masks().files == (str(tmp_path / "new.key"),)
 
 
 def test_a_sandbox_without_its_covers_is_never_released(cage: Cage) -> None:

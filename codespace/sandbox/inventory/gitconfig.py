@@ -23,14 +23,14 @@ from typing import Final
 
 from codespace import limits
 from codespace.beneath import Entry, Root
-from codespace.beneath.reading import Stamp, stamp_of
+from codespace.beneath.reading import SETTLED_NANOSECONDS, Stamp, stamp_of
 from codespace.errors import Refusal
 from codespace.sandbox import shortage
 from codespace.sandbox.inventory import gitaccount, gitsettings, gitways
 from codespace.sandbox.inventory.gitaccount import Account
 from codespace.sandbox.inventory.gitsettings import Named
 from codespace.sandbox.inventory.gitways import Way
-from codespace.sandbox.inventory.scan import SETTLED_NANOSECONDS, GitDirectory, is_git_name
+from codespace.sandbox.inventory.scan import GitDirectory, is_git_name
 
 _CONFIGURATIONS: Final = ("config", "config.worktree")
 WORKTREES: Final = "worktrees"

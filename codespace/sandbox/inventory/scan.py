@@ -23,7 +23,7 @@ from codespace import limits
 from codespace.beneath import Hidden, Root
 from codespace.beneath.kernel import is_encrypted
 from codespace.beneath.names import fold
-from codespace.beneath.reading import Stamp, stamp_of
+from codespace.beneath.reading import SETTLED_NANOSECONDS, Stamp, stamp_of
 from codespace.beneath.walking import Kind, kind_of
 from codespace.display import display
 from codespace.errors import Refusal
@@ -41,9 +41,6 @@ _WITH_DATA: Final = re.compile(r"|lfs|annex|modules/.+", re.DOTALL)
 _TELLING: Final = frozenset(letter for name in (*_GIT_NAMES, *_PARTS) for letter in (name[0].lower(), name[0].upper()))
 """First letters of every name that matters by itself, in plain letters."""
 _LOOK_AT_CLOCK: Final = 1024  # entries between two looks at the clock
-SETTLED_NANOSECONDS: Final = 3_000_000_000
-"""A directory that changed so short before it was listed may change again at the same time of the clock, which some
-filesystems keep in whole seconds."""
 
 
 @dataclass(frozen=True, slots=True)
