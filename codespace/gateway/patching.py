@@ -238,12 +238,15 @@ class Patching:
         A plan writes nothing, so one transaction does for all that comes before the first write. What was left in the
         root without an end is settled first, and then the tree is another one.
         """
+        unsettled: Unsettled | None = None
         try:
             plan = await self._plan(job)
             await self._mint(job, motion, plan, self._predecessors.tolerated())
         except Unsettled as left:
-            if (busy := await self._predecessors.settle_before(left.operations)) is not None:
-                raise busy from None
+            unsettled = left
+        if unsettled is not None:
+            if (busy := await self._predecessors.settle_before(unsettled.operations)) is not None:
+                raise busy
             plan = await self._plan(job)
             await self._mint(job, motion, plan, None)
         job.recorded_as = job.operation_id

@@ -13,6 +13,7 @@ import shutil
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -122,7 +123,13 @@ class Boxed:
         return [self._launch.inherited[number] for number in sorted(self._launch.inherited)]
 
     async def open(
-        self, monitor: Monitor, bubblewrap: int, looking: Looking, stderr: int | None = None, door: Door | None = None
+        self,
+        monitor: Monitor,
+        bubblewrap: int,
+        looking: Looking,
+        stderr: int | None = None,
+        door: Door | None = None,
+        again: Callable[[], Prepared] | None = None,
     ) -> None:
         """See the sandbox set up, put it under its limits, and release the command.
 
@@ -132,6 +139,7 @@ class Boxed:
             looking: For the last look, which a filesystem can hold up for ever.
             stderr: Where its complaint can be read, without waiting; what is read is gone.
             door: Opens the way out of a networked run.
+            again: Looks at the root as before, where other commands run in it.
         Raises: Uncovered; Refusal SANDBOX_UNAVAILABLE, PROCESS_SPAWN_FAILED; the command was not released then, and
             the caller ends bubblewrap.
         Cancel: as an error.
@@ -142,7 +150,7 @@ class Boxed:
                 await _walk(self._launch.started(bubblewrap))
                 await _walk(self._launch.ready())
                 await self._cover(monitor)
-                await looking(self._seal_and_look)
+                await looking(partial(self._seal_and_look, again))
                 if door is not None:
                     assert self._launch.pid is not None
                     await door(self._launch.pid)
@@ -159,9 +167,11 @@ class Boxed:
     async def _cover(self, monitor: Monitor) -> None:
         if self._launch.covers is not None:
             try:
-                refused = await monitor.cover()
+                refused, masking = await monitor.cover()
             except EOFError:
                 raise NotStarted("mounts", "the sandbox ended while it was set up") from None
+            if refused and masking:  # never left to bubblewrap: commands of the same root may bring it about
+                raise NotStarted("mounts", f"something hidden was replaced meanwhile ({os.strerror(refused)})")
             if refused:
                 raise Uncovered(refused)
 
@@ -172,12 +182,15 @@ class Boxed:
         except OSError as error:
             raise NotStarted("mounts", f"nobody can watch them ({error.strerror})") from error
 
-    def _seal_and_look(self) -> None:
+    def _seal_and_look(self, again: Callable[[], Prepared] | None) -> None:
         with self._guard:
             if self._is_closed:
                 return  # nobody waits for it any more
             self._is_looking = True
         try:
+            # A name that was moved to a decoy while the masks were laid, and moved back, is seen here or by the seal.
+            if again is not None and again().plan.mounts != self._prepared.plan.mounts:
+                raise NotStarted("mounts", "what is hidden or protected was replaced meanwhile")
             self._launch.seal()
             if self._launch.missing_program():
                 raise self._not_inside()

@@ -73,9 +73,10 @@ class Monitor:
         event: dict[str, Any] = json.loads(line)
         return event
 
-    async def cover(self) -> int:
-        """Have the order's covers laid; returns 0, or the errno of what refused them.
+    async def cover(self) -> tuple[int, bool]:
+        """Have the order's covers laid.
 
+        Returns: 0, or the errno of what refused them; whether all of the machine's were laid by then.
         Raises: EOFError where the monitor or its command ended. Cancel: close it.
         """
         with contextlib.suppress(OSError):  # it ended: what it said before can still be read
@@ -83,7 +84,7 @@ class Monitor:
         event = await self.event()
         if event is None or event["event"] != "covered":
             raise EOFError
-        return int(event["errno"])
+        return int(event["errno"]), bool(event["masking"])
 
     def watch(self, mounts: int) -> None:
         """Have changes of a table of mounts told as events, from the moment on in which it was opened; never blocks.

@@ -166,7 +166,9 @@ class Starter:
                 monitor, pid = await self._order(request, boxed.order(self._umask), descriptors)
                 try:
                     stderr = pipes.outputs.get("stderr", pipes.outputs.get("stdout"))
-                    await boxed.open(monitor, pid, looking, stderr, None if way_out is None else way_out.open)
+                    door = None if way_out is None else way_out.open
+                    again = look if workspace.occupancy == "shared" else None
+                    await boxed.open(monitor, pid, looking, stderr, door, again)
                     pipes.let_go()
                 except BaseException:
                     monitor.close()

@@ -32,13 +32,13 @@ import signal
 import socket
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from codespace import limits
 from codespace.sandbox import argv, nproc, pidinfo, pidmax, seccomp, submounts, system
 from codespace.sandbox.argv import GATE_FD, INFO_FD, SECCOMP_FD
-from codespace.sandbox.covers import covers, may_come_last
+from codespace.sandbox.covers import MASKS, covers, may_come_last
 from codespace.sandbox.limits import Cage, Carried, Mechanisms
 from codespace.sandbox.pidinfo import children, parent_of
 from codespace.sandbox.plan import Mount, Plan
@@ -82,10 +82,12 @@ class Launch:
         """
         self.plan = plan
         wanted = covers(plan)
-        self.covers = wanted if by_hand and may_come_last(plan) else None
+        self.covers = wanted.masking(plan) if by_hand and may_come_last(plan) else None
         """What the caller lays once all is `ready`; None where bubblewrap does."""
         self.carried: Carried = equipment.mechanisms.carried(plan.quota)
-        self.argv = argv.bubblewrap(equipment.bubblewrap, plan, None if self.covers else wanted, self.carried)
+        mounted = tuple(mount for mount in plan.mounts if self.covers is None or mount.kind not in MASKS)
+        carrying = replace(plan, mounts=mounted)
+        self.argv = argv.bubblewrap(equipment.bubblewrap, carrying, None if self.covers else wanted, self.carried)
         self.env = argv.environment(plan)
         self.released = False
         self.pid: int | None = None

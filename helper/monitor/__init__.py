@@ -20,10 +20,11 @@ command gets as its controlling one) or `lent` (they are, but the command's own 
 does so inside). The inherited descriptors are the program's 3, 4 and so on; with `ruleset` the
 one that is inherited is a Landlock ruleset, which restricts the program and is closed. `layers` generations of the tree
 are a sandbox's own and hear no SIGTERM. `rlimits` are [number, soft, hard], `cgroups` files that take the
-command's pid. `covers` are {directories, files, read_only}: what is laid over in a sandbox, once the verb says that it
-stands.
-From it: {event: ready}; {event: started, pid} or {event: failed, stage, errno}; {event: covered, errno}, 0 where all
-was; {event: mounts} each time that the table which is watched has changed;
+command's pid. `covers` are {directories, files, read_only, masked_directories, masked_files}: what is laid over in a
+sandbox, once the verb says that it stands.
+From it: {event: ready}; {event: started, pid} or {event: failed, stage, errno}; {event: covered, errno, masking}, 0
+where all was, and whether it came to what is masked;
+{event: mounts} each time that the table which is watched has changed;
 {event: exited, code, asked, usage} when the command itself ended, and whether it had been asked to;
 {event: gone, usage} when nothing of its tree is left.
 """

@@ -34,7 +34,10 @@ from helper.monitor.tree import children, parent_of
 _INERT: Final = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
 _NOTHING: Final = b"/dev/null"
 Covers = Mapping[str, Iterable[str]]
-"""`directories` are covered by an empty one that nobody may enter, `files` by nothing, `read_only` by themselves."""
+"""`directories` are covered by an empty one that nobody may enter, `files` by nothing, `read_only` by themselves.
+
+`masked_directories` and `masked_files` are the same below a root, where others may move them at any moment.
+"""
 
 
 class Coverer:
@@ -76,7 +79,8 @@ def _lay_when_told(waiting: int, command: int, covers: Covers, line: Line) -> No
         targets = {kind: [os.fsencode(path) for path in paths] for kind, paths in covers.items()}
         _rehearse()
         if os.read(waiting, 1):  # an end of file: there is no monitor any more
-            line.tell(event="covered", errno=_lay_in(command, targets))
+            number, masking = _lay_in(command, targets)
+            line.tell(event="covered", errno=number, masking=masking)
         code = 0
     finally:
         os._exit(code)
@@ -87,18 +91,22 @@ def _rehearse() -> None:
     with contextlib.suppress(OSError):
         _enter(os.getpid())  # which has no child: refused
     with contextlib.suppress(OSError):
-        _lay({"directories": (b"",), "files": (), "read_only": ()})  # nowhere: refused
+        _lay((b"",), (), ())  # nowhere: refused
 
 
-def _lay_in(command: int, targets: Mapping[str, Iterable[bytes]]) -> int:
+def _lay_in(command: int, targets: Mapping[str, Iterable[bytes]]) -> tuple[int, bool]:
+    """Return 0 or an errno, and whether all that is the machine's was covered by then."""
+    masking = False
     try:
         _enter(command)
         # What the host mounts from now on stays outside. Not in `_lay`, which is rehearsed in the host's own mounts.
         mount(b"none", b"/", None, MS_REC | MS_PRIVATE)
-        _lay(targets)
+        _lay(targets["directories"], targets["files"], targets["read_only"])
+        masking = True
+        _lay(targets["masked_directories"], targets["masked_files"], ())
     except OSError as error:
-        return error.errno or errno.EIO
-    return 0
+        return error.errno or errno.EIO, masking
+    return 0, masking
 
 
 def _enter(command: int) -> None:
@@ -118,12 +126,12 @@ def _enter(command: int) -> None:
         enter(namespace, CLONE_NEWNS)
 
 
-def _lay(targets: Mapping[str, Iterable[bytes]]) -> None:
-    for path in targets["directories"]:
+def _lay(directories: Iterable[bytes], files: Iterable[bytes], read_only: Iterable[bytes]) -> None:
+    for path in directories:
         mount(b"tmpfs", path, b"tmpfs", _INERT, b"mode=0,size=4k")
-    for path in targets["files"]:
+    for path in files:
         mount(_NOTHING, path, None, MS_BIND)
         mount(b"none", path, None, MS_REMOUNT | MS_BIND | _INERT)
-    for path in targets["read_only"]:
+    for path in read_only:
         mount(path, path, None, MS_BIND)
         mount(b"none", path, None, MS_REMOUNT | MS_BIND | _INERT)

@@ -102,7 +102,7 @@ def reap(
             return ended, False
         if pid == coverer:
             if status and not condemned:  # killed before it could tell, and not by us
-                line.tell(event="covered", errno=errno.EIO)
+                line.tell(event="covered", errno=errno.EIO, masking=False)
             continue
         usage.add(spent)
         if pid == command:
@@ -157,7 +157,7 @@ def cover(line: Line, command: int, covers: Covers) -> Coverer | None:
     try:
         return Coverer(command, covers, line)
     except OSError as error:
-        line.tell(event="covered", errno=error.errno)
+        line.tell(event="covered", errno=error.errno, masking=False)
         return None
 
 

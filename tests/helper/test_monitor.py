@@ -409,14 +409,14 @@ def test_a_directory_that_is_none_is_told_apart_from_the_program(keeper: Keeper)
 
 OF_THE_LIBRARY = 0x1_8000_0000
 """Signals 32 and 33, which no program can have and Python cannot set; glibc uses them for itself."""
-NOTHING_COVERED = {"directories": (), "files": (), "read_only": ()}
+NOTHING_COVERED = dict.fromkeys(("directories", "files", "read_only", "masked_directories", "masked_files"), ())
 
 
 def test_covers_for_a_program_that_is_no_sandbox_are_refused_and_it_goes_on(keeper: Keeper) -> None:
     line, output = keeper.ask("/bin/sh", "-c", "echo up; exec sleep 600", covers=NOTHING_COVERED)
     line.expect("started")
     line.cover()
-    assert line.expect("covered") == {"event": "covered", "errno": errno.ESRCH}
+    assert line.expect("covered") == {"event": "covered", "errno": errno.ESRCH, "masking": False}
     line.terminate(0)
     assert line.expect("exited")["asked"]
     line.expect("gone")
@@ -452,7 +452,7 @@ def test_who_was_to_lay_covers_and_was_killed_is_told_of(keeper: Keeper) -> None
     while not (forks := [pid for pid in processes.children(owner) if pid != command]):
         assert time.monotonic() < deadline
     os.kill(forks[0], signal.SIGKILL)
-    assert line.expect("covered") == {"event": "covered", "errno": errno.EIO}
+    assert line.expect("covered") == {"event": "covered", "errno": errno.EIO, "masking": False}
     line.close()
     assert not processes.still_alive_after([owner, command], DEADLINE_SECONDS)
     read_all(output)

@@ -66,7 +66,7 @@ def laid(cage: Cage, *command: str, lay: bool = True) -> str:
                         assert select.select([descriptor], [], [], SECONDS)[0]
                 if lay:
                     assert launch.covers is not None
-                    assert told(bubblewrap, launch.covers) == {"event": "covered", "errno": 0}
+                    assert told(bubblewrap, launch.covers) == {"event": "covered", "errno": 0, "masking": True}
                 launch.seal()
                 launch.release()
                 with open(reading, closefd=False) as output:
@@ -160,7 +160,7 @@ def test_nothing_is_covered_where_there_is_no_sandbox(cage: Cage) -> None:
         program.stdout.readline()
         before = Path("/proc/self/mountinfo").read_text()
         answer = told(program.pid, Covers(("/etc/ssh",), ("/etc/shadow",), ()))
-        assert answer == {"event": "covered", "errno": 3}
+        assert answer == {"event": "covered", "errno": 3, "masking": False}
         assert Path("/proc/self/mountinfo").read_text() == before
         subprocess.run(["pkill", "-P", str(program.pid)], check=True)
 

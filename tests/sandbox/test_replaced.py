@@ -12,8 +12,10 @@ import trio
 
 from codespace import limits
 from codespace.contract import ProcessState, SpawnRequest, Workspace
+from codespace.errors import Refusal
 from codespace.runner.supervisor import Supervisor
 from codespace.sandbox.box import Sandbox
+from codespace.testing import open_bench
 
 SECONDS = 60.0
 REPLACED = "Something outside this run replaced"
@@ -123,3 +125,30 @@ async def test_a_run_goes_on_where_nothing_that_is_kept_from_it_can_be_reached(b
     state = await bench.end()
     assert (await bench.text(), state.exit_code) == ("up\nnew\nend\n", 0)
     assert not any(REPLACED in note for note in state.notes)
+
+
+SWAPPING = """
+import ctypes, os, sys, time
+os.mkdir("d"); os.mkfifo("d/PLANTED"); os.symlink(sys.argv[1], "l")
+libc = ctypes.CDLL(None)
+while True:
+    libc.renameat2(-100, b"d", -100, b"l", 2)
+    time.sleep(0.002)
+"""
+
+
+async def test_a_command_that_leads_the_start_of_another_astray_has_nothing_made_outside(tmp_path: Path) -> None:
+    """While bubblewrap mounts, the host's own tree is below /oldroot, and it makes what is missing where it mounts."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    async with open_bench(workspace={"occupancy": "shared"}) as bench:
+        swapping = ["python3", "-I", "-c", SWAPPING, f"/oldroot{outside}"]
+        await bench.call("exec_command", command=swapping, wait_seconds=1)
+        refused = []
+        for _ in range(12):
+            try:
+                assert (await bench.call("exec_command", command=["true"]))["exit_code"] == 0
+            except Refusal as problem:
+                refused.append(problem)
+        assert os.listdir(outside) == []
+        assert all("replaced" in problem.message for problem in refused), refused
