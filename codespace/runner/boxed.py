@@ -254,6 +254,10 @@ class Boxed:
             path, is_directory = target
             if is_directory:
                 return program.failed(name, f"{program.DIRECTORY}.", None)
+            found = self._prepared.before.inventory  # inside there is nothing under the names of those
+            place = posixpath.relpath(path, self._prepared.plan.root)
+            if place in found.sockets and place not in found.hidden_files:
+                return program.failed(name, f"{program.SPECIAL}.", program.SPECIAL_HINT)
             if self._is_own(posixpath.join(self._prepared.plan.cwd, name)) and not self._is_own(path):
                 return program.failed(
                     name, f"it leads to {display(path, limit=200)}, which is not there inside.", program.LED_OUT_HINT

@@ -53,7 +53,7 @@ def find(argv0: str, path: str, cwd_fd: int, sees: Sees | None = None) -> str:
     """
     if "/" in argv0:
         if problem := _problem(argv0, cwd_fd, sees):
-            hints = {_UNSEEN: UNSEEN_HINT, INERT: INERT_HINT}
+            hints = {_UNSEEN: UNSEEN_HINT, INERT: INERT_HINT, SPECIAL: SPECIAL_HINT}
             if not posixpath.isabs(argv0):
                 hints[_MISSING] = ABSENT_HINT
             raise failed(argv0, f"{problem}.", hints.get(problem))
@@ -75,6 +75,8 @@ def find(argv0: str, path: str, cwd_fd: int, sees: Sees | None = None) -> str:
 
 _MISSING: Final = "there is no such file"
 DIRECTORY: Final = "it is a directory"
+SPECIAL: Final = "it is a socket, a FIFO or a device"
+SPECIAL_HINT: Final = "Send the path of a program (find shows what is there)."
 INERT: Final = "it is not executable"
 INERT_HINT: Final = "Send the program that runs it first, such as `python3` or `sh`, or make it executable."
 _UNSEEN: Final = "it is not visible in the sandbox"
@@ -100,7 +102,7 @@ def _problem(program: str, cwd_fd: int, sees: Sees | None = None) -> str | None:
         if stat.S_ISDIR(mode):
             return DIRECTORY
         if not stat.S_ISREG(mode):
-            return "it is not a regular file"
+            return SPECIAL
         return None if os.access(program, os.X_OK, dir_fd=cwd_fd) else INERT
     except (FileNotFoundError, NotADirectoryError):
         return _MISSING

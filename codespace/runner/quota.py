@@ -122,14 +122,17 @@ def notes(held: Held, code: int | None, overruns: Overruns) -> list[str]:
             f"{times} no further process or thread was started: the limit of "
             f"{plan.quota(held.workspace).pids} was reached (the operator's setting limits.pids)."
         )
-    if chosen.cpu_seconds is not None and _died_of(code, signal.SIGXCPU):
-        found.append(f"It used {chosen.cpu_seconds:g} s of CPU time (the operator's setting limits.cpu_seconds).")
-    if chosen.command_file_bytes is not None and _died_of(code, signal.SIGXFSZ):
-        found.append(
-            f"It wrote a file of {chosen.command_file_bytes} bytes (the operator's setting limits.file_bytes)."
-        )
+    if chosen.cpu_seconds is not None:
+        used = f"It used {chosen.cpu_seconds:g} s of CPU time (the operator's setting limits.cpu_seconds)."
+        found += _died_of(code, signal.SIGXCPU, used)
+    if chosen.command_file_bytes is not None:
+        wrote = f"It wrote a file of {chosen.command_file_bytes} bytes (the operator's setting limits.file_bytes)."
+        found += _died_of(code, signal.SIGXFSZ, wrote)
     return found
 
 
-def _died_of(code: int | None, number: int) -> bool:
-    return code in (-number, 128 + number)  # 128 and more: so a shell tells of its child
+def _died_of(code: int | None, number: signal.Signals, of: str) -> list[str]:
+    """Return what to say of a limit that ends with a signal. A shell tells so of its child, which anything may say."""
+    if code == 128 + number:
+        return [f"If its exit code {code} is a shell's for a child that {number.name} ended, then of that: {of}"]
+    return [of] if code == -number else []

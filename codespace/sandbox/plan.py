@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import stat
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -111,6 +112,10 @@ def make(
         raise _linked(inventory.links)
     if "." in inventory.unreadable:
         raise _closed(workspace.root)
+    whole = posixpath.normpath(posixpath.join(workspace.root, cwd))
+    for place in dict.fromkeys((workspace.root, whole)):
+        if (mode := _shut(place)) is not None:
+            raise _not_entered(workspace.root, place, mode)
     _check_number(workspace.root, inventory)
     outside = None if workspace.git == "unprotected" else git.common_directory(workspace.root)
     mounts = _mounts(workspace, root, inventory, submodules, links)
@@ -120,7 +125,7 @@ def make(
     readable = [path for path in workspace.readable_paths if not within(path, workspace.root)]
     return Plan(
         root=workspace.root,
-        cwd=posixpath.normpath(posixpath.join(workspace.root, cwd)),
+        cwd=whole,
         command=tuple(command),
         env=dict(env),
         mounts=(*mounts, *beside),
@@ -337,6 +342,28 @@ def _closed(root: str) -> Refusal:
         "The workspace's root cannot be listed by the daemon's account, so what is to be hidden or protected there "
         "cannot be found. Nothing was started.",
         next_step=f"Ask the operator to make it readable (`chmod u+rx {display(root, limit=200)}`).",
+    )
+
+
+def _shut(directory: str) -> int | None:
+    """Return the mode of a directory of this account's that the account itself may not enter; root can, but no command
+    of its does, which has no capability."""
+    try:
+        status = os.stat(directory, follow_symlinks=False)
+    except OSError:
+        return None
+    mode = stat.S_IMODE(status.st_mode)
+    return mode if status.st_uid == os.geteuid() and not mode & stat.S_IXUSR else None
+
+
+def _not_entered(root: str, place: str, mode: int) -> Refusal:
+    is_root = place == root
+    shown = "The workspace's root" if is_root else f"`cwd` ({display(posixpath.relpath(place, root), limit=200)})"
+    opening = f"chmod u+rwx {display(place, limit=200)}"
+    return Refusal(
+        "SANDBOX_UNAVAILABLE",
+        f"{shown} has the mode {mode:04o}, with which no command can begin there. Nothing was started.",
+        next_step=f"Ask the operator to open it (`{opening}`)." if is_root else f"Run `{opening}` with another `cwd`.",
     )
 
 

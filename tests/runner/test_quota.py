@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -14,6 +15,7 @@ import pytest
 import trio
 
 from codespace import limits
+from codespace.contract import Workspace, WorkspaceLimits
 from codespace.runner import quota
 from codespace.sandbox.limits import Mechanisms, Overruns
 
@@ -176,3 +178,13 @@ async def test_a_command_that_ended_well_is_not_said_to_have_been_ended_by_a_lim
     held = quota.hold(NOTHING, bench.workspace)
     assert not quota.is_reached(held, 0, 0.0, Overruns(killed=1))
     assert quota.is_reached(held, 1, 0.0, Overruns(killed=1))
+
+
+def test_an_exit_code_that_only_may_be_a_childs_end_at_a_limit_is_told_as_one_that_may_be(tmp_path: Path) -> None:
+    held = quota.hold(quota.look(), Workspace("w", str(tmp_path), limits=WorkspaceLimits(cpu_seconds=600)))
+    try:
+        [may_be] = quota.notes(held, 152, Overruns())
+        [is_so] = quota.notes(held, -signal.SIGXCPU, Overruns())
+    finally:
+        held.cage.close()
+    assert may_be == f"If its exit code 152 is a shell's for a child that SIGXCPU ended, then of that: {is_so}"

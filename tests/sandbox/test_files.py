@@ -209,6 +209,22 @@ def test_a_root_that_a_run_closed_to_listing_takes_no_other_before_it_is_open_ag
         assert hidden.sh("echo again").out == "again\n"
 
 
+@pytest.mark.parametrize(
+    ("cwd", "named"), [(".", "root has the mode 0600"), ("locked", r"\(locked\) has the mode 0600")]
+)
+def test_a_directory_of_roots_that_no_command_can_enter_is_told_by_its_mode(cwd: str, named: str) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("others cannot look into it themselves, and are told that")
+    with caged(0, bubblewraps()[0]) as cage:
+        place = cage.folder("locked") if cwd == "locked" else cage.root
+        place.chmod(0o600)
+        with pytest.raises(Refusal, match=named) as caught:
+            cage.sh("true", cwd=cwd)
+        assert f"chmod u+rwx {place}" in caught.value.next_step
+        place.chmod(0o755)
+        assert cage.sh("echo again", cwd=cwd).out == "again\n"
+
+
 def test_hidden_paths_cannot_be_read_listed_replaced_or_changed(cage: Cage) -> None:
     cage.put(".env", "canary\n")
     cage.put("config/secret.pem", "canary\n")

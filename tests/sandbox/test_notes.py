@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 from collections.abc import AsyncIterator
@@ -253,6 +254,7 @@ async def test_a_program_that_the_sandbox_does_not_show_is_named_with_the_settin
         ("cd", "", "Send the directory as `cwd`"),
         ("A_1=x", "", "variables as `env`"),
         ("./folder", "it is a directory", ""),
+        ("./fifo", "it is a socket, a FIFO or a device", "find"),
     ],
 )
 async def test_what_was_written_for_a_shell_or_without_an_interpreter_is_told_how_to_send(
@@ -261,6 +263,7 @@ async def test_what_was_written_for_a_shell_or_without_an_interpreter_is_told_ho
     with trio.fail_after(SECONDS):
         files = {"script.py": "print(1)\n", "folder/file": ""}
         async with open_bench(files=files, sandbox=sandbox) as bench:
+            os.mkfifo(bench.root / "fifo", 0o755)
             with pytest.raises(Refusal) as caught:
                 await run(bench, name)
             assert caught.value.code == "PROCESS_SPAWN_FAILED"
