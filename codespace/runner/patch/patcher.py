@@ -241,14 +241,15 @@ class Patcher:
         """
         if not await _has_journals(state_dir):
             return None
-        settled: tuple[str, PatchReport, dict[str, str]] | None
+        settled: tuple[str, PatchReport, dict[str, str]] | Refusal | None
         try:
             settled = await self._call(workspace, "settle", operation_id, state_dir=state_dir)
-        except Refusal:
-            await self._dismiss(self._seat(workspace, state_dir))
-            raise
-        if settled is None:
+        except Refusal as refusal:
+            settled = refusal
+        if settled is None or isinstance(settled, Refusal):
             await self._dismiss(self._seat(workspace, state_dir))  # nobody asks for `finish`
+            if settled is not None:
+                raise settled
             return None
         outcome, report, after = settled
         if outcome != "applied":
