@@ -157,6 +157,9 @@ class Change:
     before_version: str
     after_version: str
     from_path: str | None = None
+    mode: str | None = None
+    """Octal permission bits where there is more to see than bytes: `0644 -> 0755` where they change, `0755` of a file
+    that was not there and may be executed, and those of any that runs as its owner or group."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,8 @@ def _left(hold: Hold, now: float) -> str:
 def _changes(shown: Mapping[str, Any]) -> Iterator[str]:
     for change in shown.get("changes", []):
         origin = f" (from {display(change['from_path'])})" if change.get("from_path") else ""
-        yield f"{change['kind']:<12} {display(change['path'])}{origin}"
+        mode = f", mode {change['mode']}" if change.get("mode") else ""
+        yield f"{change['kind']:<12} {display(change['path'])}{origin}{mode}"
     yield from (f"note         {display(note)}" for note in shown.get("notes", []))
 
 

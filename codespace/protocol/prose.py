@@ -219,7 +219,8 @@ def _since(result: Result) -> list[str]:
 
 def _change(change: Result) -> str:
     source = f" from {_name(change['from_path'])}" if change.get("from_path") else ""
-    return f"{change['kind']} {_name(change['path'])}{source} -> {change['after_version']}"
+    mode = f", mode {change['mode']}" if change.get("mode") else ""
+    return f"{change['kind']} {_name(change['path'])}{source} -> {change['after_version']}{mode}"
 
 
 def _operation(result: Result) -> str:

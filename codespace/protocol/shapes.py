@@ -58,6 +58,7 @@ _CHANGE: Final = fields(
     from_path=TEXT,
     before_version=TEXT,
     after_version=TEXT,
+    mode=TEXT,
 )
 _RUN: Final[dict[str, Shape]] = {
     "process_id": TEXT,

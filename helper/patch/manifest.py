@@ -172,7 +172,7 @@ def _require_shape(packed: Mapping[str, Any]) -> None:
             texts += [text for pair in (metadata["attributes"] | {}).items() for text in pair]
     for change in packed["changes"]:
         texts += [change[name] for name in ("path", "kind", "before_version", "after_version")]
-        texts.append(change.get("from_path", ""))
+        texts += [change.get(name, "") for name in ("from_path", "mode")]
     paths = [slot["path"] for slot in packed["slots"]]
     named = {change.get("from_path", change["path"]) for change in packed["changes"]}
     if len({*paths}) < len(paths) or not named | {change["path"] for change in packed["changes"]} <= {*paths}:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +15,10 @@ from codespace.v4a import paths
 from helper.patch.manifest import Manifest
 from helper.patch.policy import Policy
 from helper.patch.slots import Near, beside, directories_of, missing_directories, slots_of
-from helper.patch.tree import Tree, Versions
+from helper.patch.tree import Tree
 
+_RUNS_AS: Final = stat.S_ISUID | stat.S_ISGID
+_EXECUTED: Final = 0o111 | _RUNS_AS
 _AS_READ: Final = "Correct the chunk by details.nearest, or by what you read: the file is as you read it."
 
 
@@ -76,7 +79,7 @@ def plan(root: Root, policy: Policy, bounds: Bounds, operation: str, text: str, 
         identity=root.identity,
         directories=tuple(directories_of(missing, near, operation)),
         slots=placed,
-        changes=tuple(_told(change, tree.versions) for change in net.changes),
+        changes=tuple(_told(change, tree) for change in net.changes),
     )
     return Planned(manifest, before, after, diff, truncated, net.changes, net.notes)
 
@@ -141,13 +144,24 @@ def _check_sizes(changes: Iterable[v4a.NetChange], file_bytes: int) -> None:
             )
 
 
-def _told(change: v4a.NetChange, versions: Versions) -> dict[str, Any]:
+def told_mode(before: int | None, after: int | None) -> dict[str, str]:
+    """Return what is told of a file's permission bits; nothing where a person need not see them to know the change.
+
+    Args:
+        before, after: Those of the file at a path; None where there is none, or where the umask decides.
+    """
+    if after is None or (before is None and not after & _EXECUTED) or (before == after and not after & _RUNS_AS):
+        return {}
+    return {"mode": f"{after:04o}" if before in (None, after) else f"{before:04o} -> {after:04o}"}
+
+
+def _told(change: v4a.NetChange, tree: Tree) -> dict[str, Any]:
     told: dict[str, Any] = {
         "path": change.path,
         "kind": change.kind,
-        "before_version": versions.of(change.before),
-        "after_version": versions.of(change.after),
+        "before_version": tree.versions.of(change.before),
+        "after_version": tree.versions.of(change.after),
     }
     if change.from_path is not None:
         told["from_path"] = change.from_path
-    return told
+    return told | told_mode(tree.mode_at(change.path) if change.kind == "update" else None, change.mode)

@@ -55,6 +55,11 @@ class Tree:
         there = self.look(path)
         return there.data if isinstance(there, v4a.File) else None
 
+    def mode_at(self, path: str) -> int | None:
+        """Return the permission bits of the file at `path`."""
+        there = self.look(path)
+        return there.mode if isinstance(there, v4a.File) else None
+
     def kind(self, path: str) -> Literal["directory", "absent", "file"]:
         """Say what is at `path` without reading it; a link or a special file is a file here."""
         there = self._seen[path] if path in self._seen else self._root.look(path)

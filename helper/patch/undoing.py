@@ -15,7 +15,7 @@ from codespace.errors import Refusal
 from helper.patch import dress
 from helper.patch.journal import Journal
 from helper.patch.manifest import Action, Emptied, Manifest, Metadata, Slot, staged_name
-from helper.patch.planning import Bounds, Planned
+from helper.patch.planning import Bounds, Planned, told_mode
 from helper.patch.policy import Policy
 from helper.patch.slots import ORDER, Near, beside, directories_of, missing_directories
 from helper.patch.tree import Tree
@@ -54,7 +54,7 @@ def plan_undo(root: Root, policy: Policy, bounds: Bounds, operation: str, journa
         identity=root.identity,
         directories=tuple(directories_of(missing, near, operation, modes)),
         slots=tuple(beside(slot, near) for slot in slots),
-        changes=tuple(_inverted(change) for change in undone.changes),
+        changes=tuple(_inverted(change) | _mode(change, undone, tree) for change in undone.changes),
         emptied=emptied,
     )
     return Planned(manifest, before, after, diff, truncated, changes)
@@ -164,9 +164,16 @@ def _emptied(root: Root, undone: Manifest, journal: Journal) -> Iterator[Emptied
             yield Emptied(directory.path, stat.S_IMODE(status.st_mode))
 
 
+def _mode(change: Mapping[str, Any], undone: Manifest, tree: Tree) -> dict[str, str]:
+    """Return what is told of the permission bits that the inverse of a change brings back."""
+    path = change.get("from_path", change["path"])
+    (slot,) = (slot for slot in undone.slots if slot.path == path)
+    return told_mode(tree.mode_at(path), None if slot.metadata is None else slot.metadata.mode)
+
+
 def _inverted(change: Mapping[str, Any]) -> dict[str, Any]:
     kind = {"add": "delete", "delete": "add"}.get(change["kind"], change["kind"])
-    told = dict(change) | {
+    told = {name: value for name, value in change.items() if name != "mode"} | {
         "kind": kind,
         "before_version": change["after_version"],
         "after_version": change["before_version"],

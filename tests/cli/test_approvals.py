@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import signal
+import stat
 import struct
 import subprocess
 import termios
@@ -291,6 +292,43 @@ async def test_hostile_names_and_contents_act_on_no_terminal() -> None:
             assert hold in out
             assert not set(out) & set("\x1b\x07\u202e")
         assert "⟨ESC⟩]0;owned⟨U+0007⟩⟨U+202E⟩" in (await codespace(bench, "approvals", "show", hold)).out
+
+
+OVER = """*** Begin Patch
+*** Delete File: nightly
+*** Update File: tool.sh
+*** Move to: nightly
+@@
+-echo tool
++echo night
+*** End Patch"""
+
+
+async def test_the_mode_that_a_patch_gives_a_file_is_shown_and_granted_with_it() -> None:
+    async with open_bench(approvals="operator", files={"nightly": "echo night\n", "tool.sh": "echo tool\n"}) as bench:
+        (bench.root / "tool.sh").chmod(0o755)
+        hold = await held(bench, OVER)
+        assert "update       nightly, mode 0644 -> 0755\n" in (await codespace(bench, "approvals", "show", hold)).out
+        await codespace(bench, "approvals", "grant", hold, "--yes")
+        (bench.root / "tool.sh").chmod(0o4755)  # in between
+        with pytest.raises(Refusal) as refused:
+            await bench.call("operation_resume", approval_id=hold)
+        assert refused.value.code == "APPROVAL_CONFLICT"
+        assert stat.S_IMODE((bench.root / "nightly").stat().st_mode) == 0o644
+
+
+async def test_the_mode_that_an_undo_brings_back_is_shown() -> None:
+    async with open_bench(approvals="confirm", files={"tool.sh": "echo tool\n"}) as bench:
+        (bench.root / "tool.sh").chmod(0o4755)
+        patch = "*** Begin Patch\n*** Delete File: tool.sh\n*** End Patch"
+        hold = await held(bench, patch)
+        await bench.call("approval_resolve", approval_id=hold, decision="grant")
+        removed = (await bench.call("operation_resume", approval_id=hold))["apply_patch"]
+        assert "mode" not in removed["changes"][0]
+        with pytest.raises(Refusal) as caught:
+            await bench.call("operation_undo", operation_id=removed["operation_id"])
+        shown = (await codespace(bench, "approvals", "show", str(caught.value.approval_id))).out
+        assert "add          tool.sh, mode 4755\n" in shown
 
 
 async def test_a_mark_joins_no_sign_that_a_hold_is_shown_with() -> None:
