@@ -36,6 +36,7 @@ class Plans:
     def __init__(self, runner: Runner, planning: Mapping[str, Planning]) -> None:
         self._runner = runner
         self._planning = planning
+        self._looks: dict[str, trio.CapacityLimiter] = {}
 
     async def make(self, tool: str, workspace: Workspace, token: str, arguments: Mapping[str, Any]) -> PatchPlan:
         """Return the plan of a request, which the runner holds under `token` until it is finished or forgotten.
@@ -78,15 +79,18 @@ class Plans:
     ) -> AsyncIterator[tuple[PatchPlan, str]]:
         """Plan for the block, under a token that the runner knows the plan by."""
         token = ids.mint("plan-")
-        try:
-            yield await self.make(tool, workspace, token, arguments), token
-        except Refusal as refusal:
-            refusal.details = (refusal.details or {}) | {"status": "rejected", "changes": [], "replayed": False}
-            raise
-        finally:
-            # Protects the runner's memory from plans of callers who left; plans that are held are bounded anyhow.
-            with trio.move_on_after(limits.FORGET_SECONDS, shield=True):
-                await self.forget(workspace, token)
+        # Fewer than the runner holds: the plan of an operation must not make room for looks.
+        looks = self._looks.setdefault(workspace.id, trio.CapacityLimiter(limits.PLANS_HELD // 2))
+        async with looks:
+            try:
+                yield await self.make(tool, workspace, token, arguments), token
+            except Refusal as refusal:
+                refusal.details = (refusal.details or {}) | {"status": "rejected", "changes": [], "replayed": False}
+                raise
+            finally:
+                # Protects the runner's memory from plans of callers who left; plans that are held are bounded anyhow.
+                with trio.move_on_after(limits.FORGET_SECONDS, shield=True):
+                    await self.forget(workspace, token)
 
     async def _whole_diff(self, workspace: Workspace, token: str) -> str:
         """Return the whole diff of a plan, for a person who reads it page by page. Raises: Refusal LIMIT_REACHED."""

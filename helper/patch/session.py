@@ -117,10 +117,14 @@ class Session:
         }
 
     def _forget_plans(self) -> None:
-        """Give up the oldest plans while there are too many or they are too large; the latest stays."""
+        """Give up the oldest plans while there are too many or they are too large; none of an operation for a look."""
         size = sum(planned.size_bytes for planned in self.plans.values())
-        while len(self.plans) > 1 and (len(self.plans) > limits.PLANS_HELD or size > limits.PLANS_HELD_BYTES):
-            size -= self.plans.pop(next(iter(self.plans))).size_bytes
+        looks = [name for name in self.plans if not name.startswith("op-")]
+        *older, latest = self.plans
+        for name in (*looks, *(() if latest in looks else (each for each in older if each not in looks))):
+            if len(self.plans) <= limits.PLANS_HELD and size <= limits.PLANS_HELD_BYTES:
+                return
+            size -= self.plans.pop(name).size_bytes
 
     def _stage(self, request: Mapping[str, Any]) -> dict[str, Any]:
         operation = request["operation"]

@@ -37,8 +37,8 @@ def _patiently(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def apply(bench: Bench, patch: str = PATCH, **arguments: Any) -> dict[str, Any]:
     """Call the gate itself, so that a cancel reaches it at once."""
-    filled = {"workspace_id": "main", "expected_versions": None, "operation_key": None, "work_id": None}
-    return await bench.daemon.tools.apply_patch(CALLER, patch=patch, check_only=False, **(filled | arguments))
+    given = dict.fromkeys(("expected_versions", "operation_key", "work_id")) | {"check_only": False} | arguments
+    return await bench.daemon.tools.apply_patch(CALLER, workspace_id="main", patch=patch, **given)
 
 
 async def final(bench: Bench, key: str) -> dict[str, Any]:
@@ -157,3 +157,19 @@ async def test_a_preview_leaves_no_row_no_key_and_no_journal() -> None:
         journal = Path(bench.daemon.settings.state_dir, "journal")
         assert not journal.exists() or not any(journal.iterdir())
         assert tree(bench.root) == OLD
+
+
+async def test_previews_beside_a_patch_push_no_plan_of_a_patch_out() -> None:
+    async with open_bench(files=BEFORE) as bench, trio.open_nursery() as nursery:
+
+        async def look(number: int) -> None:
+            patch = f"*** Begin Patch\n*** Add File: look{number}\n+x\n*** End Patch"
+            while True:
+                await apply(bench, patch, check_only=True)
+
+        for number in range(3 * limits.PLANS_HELD):
+            nursery.start_soon(look, number)
+        for number in range(10):
+            patch = f"*** Begin Patch\n*** Add File: n{number}\n+x\n*** End Patch"
+            assert (await bench.call("apply_patch", patch=patch))["status"] == "applied"
+        nursery.cancel_scope.cancel()

@@ -392,6 +392,20 @@ def test_plans_that_nobody_ends_are_forgotten_oldest_first(house: House) -> None
     assert house.files() == BEFORE
 
 
+@pytest.mark.parametrize("large", [False, True])
+def test_a_plan_of_an_operation_makes_no_room_for_looks(
+    house: House, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if large:
+        monkeypatch.setattr(limits, "PLANS_HELD_BYTES", 3)
+    with house.helper() as session:
+        for name in ("op-0", *(f"plan-{number}" for number in range(1 if large else limits.PLANS_HELD + 1))):
+            patch = f"*** Begin Patch\n*** Add File: {name}\n+x\n*** End Patch"
+            session.call({"verb": "plan", "operation": name, "patch": patch, "expected_versions": {}})
+        assert "op-0" in session.plans
+        assert len(session.plans) == (1 if large else limits.PLANS_HELD)
+
+
 def test_staging_that_fails_half_way_takes_away_its_own_files_and_nobody_elses(house: House) -> None:
     with house.helper() as session:
         session.call({"verb": "plan", "operation": OPERATION, "patch": PATCH, "expected_versions": {}})
