@@ -535,7 +535,7 @@ class Blind(Database):
     """A reader that fails as long as one event is the last that is recorded."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        super().__init__(connection)
+        super().__init__(connection, recursive_triggers=False)  # the lane's thread may be in a transaction of its own
         self.event: str | None = None
 
     def execute(self, sql: str, parameters: object = None) -> sqlite3.Cursor:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from codespace import ids, limits
 from codespace.contract import Workspace
@@ -237,8 +238,9 @@ async def test_no_helper_stays_for_the_journals_of_a_dead_daemon_of_which_none_c
             (kept / "manifest.json").write_text(json.dumps(manifest | {"mounts": {".": "away"}}))
         await bench.restart()
         assert await status_of(bench, left) == "unknown"
-        children = [processes.command_line(pid) for pid in processes.descendants(os.getpid())]
-        assert [line for line in children if "helper.patch" in line] == []
+        helpers = [pid for pid in processes.descendants(os.getpid()) if "helper.patch" in processes.command_line(pid)]
+        with trio.fail_after(60):
+            await processes.wait_gone(helpers)  # `unknown` is recorded before the one that found nothing is ended
 
 
 async def test_the_patch_of_a_daemon_that_lives_is_never_settled_by_another(tmp_path: Path) -> None:

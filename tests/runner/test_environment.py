@@ -168,7 +168,7 @@ def test_a_path_is_relative_to_the_directory(folder: tuple[Path, int]) -> None:
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("./gone", "no such file"), ("./plain", "not executable"), ("./sub", "directory"), ("./pipe", "not a regular")],
+    [("./gone", "no such file"), ("./plain", "not executable"), ("./sub", "directory"), ("./pipe", "a FIFO")],
 )
 def test_a_path_that_is_no_program_says_why(folder: tuple[Path, int], name: str, says: str) -> None:
     root, descriptor = folder
