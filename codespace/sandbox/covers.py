@@ -1,4 +1,4 @@
-"""What is laid over places of the machine: secrets of /etc, and what /proc tells of the host or would have turned."""
+"""What is laid over places: secrets of /etc, what /proc tells of the host or would have turned, and a root's own masks."""
 
 from __future__ import annotations
 
