@@ -1,4 +1,4 @@
-"""What is laid over places: secrets of /etc, what /proc tells of the host or would have turned, and a root's own masks."""
+"""What is laid over places: secrets of /etc, what /proc tells of the host or would have turned, and masks of a root."""
 
 from __future__ import annotations
 
